@@ -79,6 +79,13 @@ def test_a_filler_counts_in_no_quota_and_in_no_count_of_free_devices() -> None:
     assert view.jobs["normal"].live is not None and view.fillers.waiting == {"fill"}
 
 
+def test_a_filler_of_a_queue_that_is_not_there_waits_and_says_so() -> None:
+    loop = world(replace(ONE, queues=(QueueSpec("a"), QueueSpec("b"))))
+    filler = loop.view.jobs["fill"]
+    assert filler.live is None and filler.verdict is not None
+    assert filler.verdict.text == "there is no queue default that takes jobs; there are a, b"
+
+
 def test_spares_and_what_a_quota_keeps_from_others_are_filled() -> None:
     nodes = tuple(Node(f"n{k}", "rack", (Device(f"n{k}/0", f"n{k}", 0, "gpu"),)) for k in range(2))
     fleet = replace(

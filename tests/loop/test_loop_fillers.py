@@ -49,6 +49,9 @@ def filler_jobs(draw: st.DrawFn, fleet: File) -> File:
         "class": "filler", "name": "f", "device": draw(st.sampled_from([*kinds, "any"])), "ranks": draw(st.sampled_from([1, 1, 1, 2])),
         "grace_s": draw(st.sampled_from([0, 0.2, 10])), "priority": draw(st.sampled_from([0, 5])),
     }  # fmt: skip
+    if "queues" in fleet:
+        parents = {queue.get("parent") for queue in fleet["queues"]}
+        job["queue"] = draw(st.sampled_from([q["name"] for q in fleet["queues"] if q["name"] not in parents]))
     ask: File = {
         "job": job,
         "at_s": draw(st.sampled_from([0, 0, 5, 50])),

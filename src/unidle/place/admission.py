@@ -144,6 +144,15 @@ def _sort(device: Device) -> tuple[object, ...]:
     return device.kind, device.model, device.memory_bytes, device.sharing
 
 
+def no_queue(tree: QueueTree, queue: str) -> Reason | None:
+    """That no queue of this name takes jobs; None where one does."""
+    index = tree.index.get(queue)
+    if index is not None and not tree.children[index]:
+        return None
+    leaves = sorted(name for name, k in tree.index.items() if not tree.children[k])
+    return Reason("no_queue", f"there is no queue {queue} that takes jobs; there are {', '.join(leaves[:8])}")
+
+
 def never_in(
     empty: FairShare, spec: JobSpec, queue: str, kinds: Sequence[str], asked: Callable[[str], int]
 ) -> Reason | None:
@@ -152,11 +161,9 @@ def never_in(
     A job that may have any device is refused only where it is on each of these kinds.
     """
     tree = empty.tree
-    index = tree.index.get(queue)
-    if index is None or tree.children[index]:
-        leaves = sorted(name for name, k in tree.index.items() if not tree.children[k])
-        known = ", ".join(leaves[:8])
-        return Reason("no_queue", f"there is no queue {queue} that takes jobs; there are {known}")
+    if (missing := no_queue(tree, queue)) is not None:
+        return missing
+    index = tree.index[queue]
     if any(spec.windows for spec in tree.specs):
         return None  # at other hours it may
     share = spec.share

@@ -18,8 +18,7 @@ from unidle.view.jobs import JobView
 from unidle.view.state import View
 
 if TYPE_CHECKING:
-    from unidle.place.explain import GangRefusal
-    from unidle.place.scheduler import Placed, Scheduler
+    from unidle.place.scheduler import Scheduler
 
 GRACE_NS: Final = 300_000_000
 """What a filler without a checkpoint gets to end by itself; one that resumes from a checkpoint gets nothing."""
@@ -68,29 +67,32 @@ class FillerPolicy:
     def why_not(self, view: View, spec: JobSpec) -> Place | Reason:
         """Where a filler like this would start now, were it the next one; else why it would not."""
         with view.beside_fillers():
-            found = self._try(view, spec)
-        places = getattr(found, "places", None)
-        return _refusal(found.because) if places is None else Place("", places, found.because)
+            places, because = self._try(view, spec)
+        return _refusal(because) if places is None else Place("", places, because)
 
     def _found(self, view: View, job: JobView, taken: list[str]) -> Place | Reason:
-        found = self._try(view, job.spec)
-        places: tuple[RankPlace, ...] | None = getattr(found, "places", None)
+        places, because = self._try(view, job.spec)
         if places is None:
-            return _refusal(found.because)
+            return _refusal(because)
         ids = [slice_id for place in places for slice_id in place.slices]
         view.occupancy.take(ids)
         taken += ids
-        text = f"devices that no other job uses: {found.because.text}"
-        return Place(job.id, places, Reason("filler", text, found.because.figures))
+        text = f"devices that no other job uses: {because.text}"
+        return Place(job.id, places, Reason("filler", text, because.figures))
 
-    def _try(self, view: View, spec: JobSpec) -> Placed | GangRefusal:
+    def _try(self, view: View, spec: JobSpec) -> tuple[tuple[RankPlace, ...] | None, Reason]:
+        """Where it starts (None: nowhere), and why. No quota counts, but its queue has to be there."""
+        if view.fleet.queues:
+            from unidle.place.admission import no_queue, tree_of_queues
+
+            if (missing := no_queue(tree_of_queues(view.fleet), spec.queue)) is not None:
+                return None, missing
         if self._scheduler is None:
-            from unidle.place.scheduler import (
-                Scheduler,
-            )  # needs NumPy, which a fleet without fillers may do without
+            from unidle.place.scheduler import Scheduler  # needs NumPy, which few fleets without fillers load
 
             self._scheduler = Scheduler()
-        return self._scheduler.try_one(view, spec)
+        found = self._scheduler.try_one(view, spec)
+        return getattr(found, "places", None), found.because
 
 
 def order_of(job: JobView) -> tuple[int, int]:
@@ -152,8 +154,10 @@ def _free_in(view: View) -> Callable[[str], bool]:
 
 
 def _like(spec: JobSpec) -> str:
-    return repr((spec.ranks, spec.devices_per_rank, spec.device, spec.wish))
+    return repr((spec.queue, spec.ranks, spec.devices_per_rank, spec.device, spec.wish))
 
 
 def _refusal(why: Reason) -> Reason:
+    if why.code == "no_queue":
+        return why
     return Reason(why.code, f"a filler gets what no other job uses: {why.text}", why.figures)

@@ -77,8 +77,10 @@ class FillerOutcome:
 
 def with_fillers(scenario: Scenario, wish: FillerWish, until_ns: int) -> Scenario:
     """The same jobs, and fillers from the first submission until then."""
+    parents = {queue.parent for queue in scenario.fleet.queues}
+    queues = [queue.name for queue in scenario.fleet.queues if queue.name not in parents]
     spec = JobSpec(
-        command=("replay",), name="filler", user="filler", devices_per_rank=wish.gpus, device="gpu", restart=AGAIN,
+        command=("replay",), name="filler", user="filler", queue=queues[0] if queues else "default", devices_per_rank=wish.gpus, device="gpu", restart=AGAIN,
         preemption="low", job_class="filler",
     )  # fmt: skip
     names = [f"filler-{k}" for k in range(wish.count)]
