@@ -18,9 +18,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unidle.view.jobs import JobView
+    from unidle.view.state import View
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,10 +35,7 @@ def main() -> None:
     parser.add_argument("--kill-at", type=int, metavar="STEP", help="at which step (default: halfway)")
     arguments = parser.parse_args()
 
-    place = ROOT / ".cache" / "demo" / time.strftime("%Y%m%d-%H%M%S")
-    shutil.copytree(
-        ROOT / "examples" / "gpt", place / "gpt", ignore=shutil.ignore_patterns("checkpoints*", "__pycache__")
-    )
+    place = place_with_gpt("")
     # some steps after the checkpoint at half of them, so that there is work to lose
     at = arguments.kill_at or steps_of(place / "gpt" / "job.yaml") // 2 + 15
     shown = place.relative_to(Path.cwd()) if place.is_relative_to(Path.cwd()) else place
@@ -98,6 +99,77 @@ def marks(journal: Path) -> Iterator[dict[str, Any]]:
     for line in journal.read_bytes().splitlines(keepends=True):
         if line.endswith(b"\n"):
             yield json.loads(line)
+
+
+def place_with_gpt(kind: str) -> Path:
+    """A directory of this run, with a copy of the example."""
+    place = ROOT / ".cache" / "demo" / time.strftime(f"{kind}%Y%m%d-%H%M%S")
+    shutil.copytree(
+        ROOT / "examples" / "gpt", place / "gpt", ignore=shutil.ignore_patterns("checkpoints*", "__pycache__")
+    )
+    return place
+
+
+class FollowedDemo:
+    """A demo that follows the log of a controller at ``store``; all its waits together end after ``limit_s``."""
+
+    def __init__(self, place: Path, store: Path, limit_s: float) -> None:
+        self.place, self.store = place, store
+        self.job = ""
+        self.begun_s = time.monotonic()
+        self._end_s = self.begun_s + limit_s
+
+    def until(self, what: str, holds: Callable[[View], bool]) -> View:
+        """The view of the log once ``holds`` does."""
+        while time.monotonic() < self._end_s:
+            if self.store.exists() and holds(view := self.view()):
+                return view
+            time.sleep(0.2)
+        sys.exit(f"demo: it took too long until {what}; see {self.place}")
+
+    def view(self) -> View:
+        """What the log has now."""
+        from unidle.api.stores import read_store, read_view
+
+        store = read_store(str(self.store))
+        try:
+            return read_view(store)
+        finally:
+            store.close()
+
+    def trained_to(self, attempt: int, step: int) -> JobView:
+        """The job once an attempt has done a step."""
+
+        def holds(view: View) -> bool:
+            job = view.jobs.get(self.job)
+            if job is not None and job.terminal:
+                sys.exit(
+                    f"demo: the job is {job.state} before attempt {attempt} was at step {step}; see {self.place}"
+                )
+            if job is None or len(job.attempts) < attempt:
+                return False
+            return (job.attempts[attempt - 1].last_step() or 0) >= step
+
+        return self.until(f"attempt {attempt} is at step {step}", holds).jobs[self.job]
+
+    def lost(self, node: str) -> None:
+        """Wait until attempt 2 has ended as ``node`` is lost, and show why."""
+        view = self.until(f"{node} counts as lost", lambda view: not view.jobs[self.job].attempts[1].live)
+        why = view.jobs[self.job].attempts[1].why
+        tell(f"attempt 2 ended: {why.text if why is not None else 'for no known reason'}")
+
+    def end(self, code: int) -> int:
+        """0 where the job succeeded with its third attempt and ``code`` is 0."""
+        job = self.view().jobs[self.job]
+        if job.state == "succeeded" and len(job.attempts) == 3:
+            return code
+        tell(f"this went wrong: the job is {job.state} after {len(job.attempts)} attempts, 3 are expected")
+        return code or 1
+
+    def tell_end(self) -> None:
+        tell(
+            f"{time.monotonic() - self.begun_s:.0f} s; look further: .venv/bin/unidle explain {self.job} --store {self.store}"
+        )
 
 
 def tell(text: str) -> None:

@@ -27,7 +27,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from demo import ROOT, tell
+
 TEXTS = sorted((ROOT / "docs").glob("*.md"))
 CLIENTS = 8
 PROMPT_CHARACTERS = 4000
@@ -303,10 +304,6 @@ def stopped(child: subprocess.Popen[bytes]) -> None:
 
 def shown(path: Path) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-
-
-def tell(text: str) -> None:
-    print(f"\ndemo: {text}", flush=True)
 
 
 if __name__ == "__main__":

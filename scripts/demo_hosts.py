@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,12 +19,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from demo import ROOT, marks, steps_of, tell
-from unidle.api.stores import read_store, read_view
+from demo import FollowedDemo, marks, place_with_gpt, steps_of, tell
 from unidle.drill.lab import Lab
 from unidle.errors import UnidleError
-from unidle.view.jobs import JobView
-from unidle.view.state import View
 
 HOSTS = {"n1": 2, "n2": 1, "n3": 1}  # CPU devices: as many as the job has ranks, so that it needs all three
 PORT = 7411
@@ -34,13 +30,12 @@ LIMIT_S = 170.0
 """For the whole demo."""
 
 
-class Demo:
+class HostsDemo(FollowedDemo):
     """The processes of the demo, and what their log shows."""
 
     def __init__(self, place: Path, stack: ExitStack) -> None:
-        self.place, self.store, self._stack = place, place / "demo.db", stack
-        self.job = ""
-        self._end_s = time.monotonic() + LIMIT_S
+        super().__init__(place, place / "demo.db", LIMIT_S)
+        self._stack = stack
         try:
             self.lab = Lab(["hub", *HOSTS])
         except UnidleError as error:
@@ -62,40 +57,18 @@ class Demo:
         """A command with these words before it runs in the network of a node."""
         return ["nsenter", f"--net=/run/netns/{self.lab.space(node)}"]
 
-    def until(self, what: str, holds: Callable[[View], bool]) -> View:
-        """The view of the log once ``holds`` does."""
-        while time.monotonic() < self._end_s:
-            if self.store.exists() and holds(view := self.view()):
-                return view
-            time.sleep(0.2)
-        sys.exit(f"demo: it took too long until {what}; see {self.place}")
-
-    def view(self) -> View:
-        """What the log says now."""
-        store = read_store(str(self.store))
-        try:
-            return read_view(store)
-        finally:
-            store.close()
-
 
 def main() -> None:
     argparse.ArgumentParser(prog="scripts/demo_hosts.py", description=__doc__).parse_args()
-    place = ROOT / ".cache" / "demo" / time.strftime("hosts-%Y%m%d-%H%M%S")
-    shutil.copytree(
-        ROOT / "examples" / "gpt", place / "gpt", ignore=shutil.ignore_patterns("checkpoints*", "__pycache__")
-    )
-    begun = time.monotonic()
+    place = place_with_gpt("hosts-")
     with ExitStack() as stack:
-        demo = Demo(place, stack)
+        demo = HostsDemo(place, stack)
         code = played(demo)
-    tell(
-        f"{time.monotonic() - begun:.0f} s; look further: .venv/bin/unidle explain {demo.job} --store {demo.store}"
-    )
+    demo.tell_end()
     sys.exit(code)
 
 
-def joined(demo: Demo) -> None:
+def joined(demo: HostsDemo) -> None:
     """A controller, and the hosts that join it."""
     address = f"{demo.lab.address('hub')}:{PORT}"
     times = ("--deadline", f"{DEADLINE_S}s", "--progress", "off")
@@ -110,7 +83,7 @@ def joined(demo: Demo) -> None:
     subprocess.run([*unidle("guard", "nodes"), "--store", str(demo.store)], check=False)
 
 
-def played(demo: Demo) -> int:
+def played(demo: HostsDemo) -> int:
     """The demo itself; its exit code."""
     joined(demo)
     file = demo.place / "gpt" / "job.yaml"
@@ -120,45 +93,30 @@ def played(demo: Demo) -> int:
     steps = steps_of(file)
 
     tell(f"4 ranks train a small GPT over {len(HOSTS)} hosts; at step {steps // 4} one of them is killed")
-    job = trained_to(demo, 1, steps // 4)
+    job = demo.trained_to(1, steps // 4)
     pid = pid_of(demo, job.attempts[-1].places[2].node, 2)
     os.kill(pid, signal.SIGKILL)
     tell(f"kill -9 {pid}: rank 2, on {job.attempts[-1].places[2].node}")
 
-    trained_to(demo, 2, steps // 2 + 10)
+    demo.trained_to(2, steps // 2 + 10)
     tell(
         f"the cable of n3 is pulled: its ranks are silent, and count as lost after {DEADLINE_S} s, when its box has ended them"
     )
     demo.lab.cut("n3")
-    view = demo.until("n3 counts as lost", lambda view: not view.jobs[demo.job].attempts[1].live)
-    why = view.jobs[demo.job].attempts[1].why
-    tell(f"attempt 2 ended: {why.text if why is not None else 'for no known reason'}")
+    demo.lost("n3")
     demo.lab.mend("n3")
     tell("the cable is back: n3 joins again by itself, and the job continues from its newest checkpoint")
     demo.until("the job has ended", lambda view: view.jobs[demo.job].terminal)
     return checked(demo)
 
 
-def trained_to(demo: Demo, attempt: int, step: int) -> JobView:
-    """The job once an attempt has done a step and there is a checkpoint to continue from."""
-
-    def holds(view: View) -> bool:
-        job = view.jobs.get(demo.job)
-        if job is None or len(job.attempts) < attempt:
-            return False
-        ranks = job.attempts[attempt - 1].ranks
-        return any(rank.step_n and rank.step_n[-1] >= step for rank in ranks)
-
-    return demo.until(f"attempt {attempt} is at step {step}", holds).jobs[demo.job]
-
-
-def pid_of(demo: Demo, host: str, rank: int) -> int:
+def pid_of(demo: HostsDemo, host: str, rank: int) -> int:
     """The process of a rank of the first attempt, as its journal on the host says."""
     [journal] = (demo.place / host).glob(f"**/{demo.job}/1/rank{rank}/journal.jsonl")
     return next(int(mark["pid"]) for mark in marks(journal) if mark["k"] == "spawn")
 
 
-def checked(demo: Demo) -> int:
+def checked(demo: HostsDemo) -> int:
     """What the log and the ledger say in the end; 0 where all of it holds."""
     store = ("--store", str(demo.store))
     code = 0
@@ -172,11 +130,7 @@ def checked(demo: Demo) -> int:
         tell("unidle " + " ".join(words))
         here = [] if words[0] != "logs" else demo.inside("hub")  # it asks the hosts, by way of the controller
         code = subprocess.run([*here, *unidle(*words), *store], check=False).returncode or code
-    job = demo.view().jobs[demo.job]
-    if job.state != "succeeded" or len(job.attempts) != 3:
-        tell(f"this went wrong: the job is {job.state} after {len(job.attempts)} attempts, 3 are expected")
-        return 1
-    return code
+    return demo.end(code)
 
 
 def unidle(*words: str) -> list[str]:

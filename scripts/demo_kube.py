@@ -18,44 +18,40 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import webbrowser
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from demo import ROOT, tell
+from demo import ROOT, FollowedDemo, place_with_gpt, tell
 from kube_cluster import assets, machine
 from kube_cluster.layout import Layout
 from kube_cluster.traces import traces
 from kube_cluster.user_space import agents, pod_section, values
-from unidle.api.stores import read_store, read_view
 from unidle.engine.local.ranks import process_tree
 from unidle.errors import UnidleError
-from unidle.view.jobs import JobView
 from unidle.view.state import View
 
 NODES = 3
 CONTROLLER, LOST = "n1", "n3"
 CPU_DEVICES = 2
 """Of each node. The two small jobs leave 2, 1 and 1 of them for the gang."""
-STEPS = 240
-DEADLINE_S = 12
+STEPS, KILLED_AT, LOST_AT = 140, 25, 50
+"""Checkpoints are at multiples of 20: the last attempt has 100 steps, so that there is time to profile it."""
+DEADLINE_S = 10
 LIMIT_S = 600.0
 """For all waits together; two idle cores need about two minutes for the whole demo."""
 
 
-class KubeDemo:
+class KubeDemo(FollowedDemo):
     """The cluster of the demo, and what the log of its controller shows."""
 
     def __init__(self, place: Path) -> None:
-        self.place, self.cluster = place, place / "cluster"
-        self.store = place / "store" / "store.db"
-        self.job = ""
-        self.begun_s = time.monotonic()
+        # the volume of the store is a directory of this machine
+        super().__init__(place, place / "store" / "store.db", LIMIT_S)
+        self.cluster = place / "cluster"
         self._kubeconfig = str(self.cluster / "kubeconfig")
 
     def kube(self, *words: str) -> None:
@@ -77,36 +73,17 @@ class KubeDemo:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("UNIDLE_", "XDG_"))}
         return {**kept, "HOME": str(home), "KUBECONFIG": self._kubeconfig, "PATH": path}
 
-    def until(self, what: str, holds: Callable[[View], bool]) -> View:
-        """The view of the log once ``holds`` does. The volume of the store is a directory of this machine."""
-        while time.monotonic() < self.begun_s + LIMIT_S:
-            if self.store.exists() and holds(view := self.view()):
-                return view
-            time.sleep(0.2)
-        sys.exit(f"demo: it took too long until {what}; see {self.place}")
-
-    def view(self) -> View:
-        """What the log has now."""
-        store = read_store(str(self.store))
-        try:
-            return read_view(store)
-        finally:
-            store.close()
-
 
 def main() -> None:
     argparse.ArgumentParser(prog="scripts/demo_kube.py", description=__doc__).parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    place = ROOT / ".cache" / "demo" / time.strftime("kube-%Y%m%d-%H%M%S")
     try:
         machine.check()
         assets.needed()
         assets.helm()
     except UnidleError as error:
         sys.exit(f"demo: {error}")
-    shutil.copytree(
-        ROOT / "examples" / "gpt", place / "gpt", ignore=shutil.ignore_patterns("checkpoints*", "__pycache__")
-    )
+    place = place_with_gpt("kube-")
     demo = KubeDemo(place)
     with ExitStack() as stack:
         stack.callback(demo.kube, "down")
@@ -117,9 +94,7 @@ def main() -> None:
     left = traces(Layout(demo.cluster.resolve()))
     shutil.rmtree(place / "home", ignore_errors=True)
     tell(f"left of the cluster: {', '.join(left) or 'no process, mount, interface, control group or file'}")
-    tell(
-        f"{time.monotonic() - demo.begun_s:.0f} s; look further: .venv/bin/unidle explain {demo.job} --store {demo.store}"
-    )
+    demo.tell_end()
     sys.exit(code or bool(left))
 
 
@@ -155,12 +130,12 @@ def played(demo: KubeDemo) -> int:
     """The demo itself; its exit code."""
     tell("two jobs of low priority have a device on n2 and one on n3")
     small = [submitted(demo, small_job(demo, node)) for node in ("n2", LOST)]
-    demo.until("both run", lambda view: all(runs(view, job, 1) for job in small))
+    demo.until("both are placed", lambda view: all(placed(view, job) for job in small))
     file = gpt_job(demo)
     demo.job = submitted(demo, file)
 
-    tell(f"4 ranks train a small GPT; at step {STEPS // 4} one of them is killed")
-    job = trained_to(demo, 1, STEPS // 4)
+    tell(f"4 ranks train a small GPT; at step {KILLED_AT} one of them is killed")
+    job = demo.trained_to(1, KILLED_AT)
     demo.kubectl("get", "pods", "-n", "unidle-system", "-o", "wide", "-l", "unidle.dev/job")
     pid = min(process_tree.with_environment(f"UNIDLE_JOB={demo.job}", "UNIDLE_RANK=1"))
     os.kill(pid, signal.SIGKILL)
@@ -168,13 +143,11 @@ def played(demo: KubeDemo) -> int:
         f"kill -9 {pid}: rank 1, in the pod on {job.attempts[-1].places[1].node}; it starts again in this pod"
     )
 
-    trained_to(demo, 2, STEPS // 2 + 10)
+    demo.trained_to(2, LOST_AT)
     tell(f"{LOST} is lost: its kubelet, its containers and its network")
     demo.kube("kill", LOST)
-    view = demo.until(f"{LOST} counts as lost", lambda view: not view.jobs[demo.job].attempts[1].live)
-    why = view.jobs[demo.job].attempts[1].why
-    tell(f"attempt 2 ended: {why.text if why is not None else 'for no known reason'}")
-    trained_to(demo, 3, 1)
+    demo.lost(LOST)
+    demo.trained_to(3, 1)
     tell(
         "the job continues from its newest checkpoint on the nodes that are left; rank 2 is profiled meanwhile"
     )
@@ -208,6 +181,7 @@ def gpt_job(demo: KubeDemo) -> Path:
     env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
     # without cores that are requested, a kubelet lets pods have what all others leave
     job["requests"] = {"cpus": 0.4}
+    job["restart"] |= {"warm": True}  # importing PyTorch takes longer than all steps
     job["command"][job["command"].index("--steps") + 1] = str(STEPS)
     job |= {"workdir": str(path.parent), "env": env, "preemption": "high", "pod": pod_section(path.parent)}
     path.write_text(yaml.safe_dump(job, sort_keys=False))
@@ -219,25 +193,9 @@ def submitted(demo: KubeDemo, file: Path) -> str:
     return str(json.loads(done.stdout)["job"])
 
 
-def runs(view: View, job: str, attempt: int) -> bool:
+def placed(view: View, job: str) -> bool:
     found = view.jobs.get(job)
-    return found is not None and len(found.attempts) >= attempt and found.attempts[attempt - 1].all_spawned
-
-
-def trained_to(demo: KubeDemo, attempt: int, step: int) -> JobView:
-    """The job once an attempt has done a step."""
-
-    def holds(view: View) -> bool:
-        job = view.jobs.get(demo.job)
-        if job is not None and job.terminal:
-            sys.exit(
-                f"demo: the job is {job.state} before attempt {attempt} was at step {step}; see {demo.place}"
-            )
-        if job is None or len(job.attempts) < attempt:
-            return False
-        return (job.attempts[attempt - 1].last_step() or 0) >= step
-
-    return demo.until(f"attempt {attempt} is at step {step}", holds).jobs[demo.job]
+    return found is not None and bool(found.attempts)
 
 
 def checked(demo: KubeDemo) -> int:
@@ -254,11 +212,7 @@ def checked(demo: KubeDemo) -> int:
         tell("unidle " + " ".join(words))
         code = demo.unidle(*words, check=False).returncode or code
     opened(report)
-    job = demo.view().jobs[demo.job]
-    if job.state != "succeeded" or len(job.attempts) != 3:
-        tell(f"this went wrong: the job is {job.state} after {len(job.attempts)} attempts, 3 are expected")
-        return 1
-    return code
+    return demo.end(code)
 
 
 def opened(report: Path) -> None:

@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from demo import ROOT, tell
 
 
 def main() -> None:
@@ -51,10 +51,6 @@ def main() -> None:
 
 def unidle(*words: str) -> int:
     return subprocess.run([sys.executable, "-m", "unidle", "span", *words], check=False).returncode
-
-
-def tell(text: str) -> None:
-    print(f"\ndemo: {text}\n", flush=True)
 
 
 if __name__ == "__main__":

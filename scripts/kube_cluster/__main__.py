@@ -46,10 +46,14 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument(
             "name", metavar="NAME", help="as `status` lists it, such as n2/kubelet, etcd, or n2 for a node"
         )
+    image = commands.add_parser(
+        "load", help="import an image into each node, such as scripts/kube_image.py makes"
+    )
+    image.add_argument("archive", type=Path, metavar="ARCHIVE", help="a tar in the form of OCI or of docker")
     show = commands.add_parser("status", help="what runs, which nodes are Ready, and the memory of each")
     show.add_argument("--json", action="store_true", help="as JSON")
     commands.add_parser("assets", help="build what a cluster is made of; the same as make kube-assets")
-    for command in (start, end, again, cut, show):
+    for command in (start, end, again, cut, image, show):
         command.add_argument(
             "--dir",
             type=Path,
@@ -78,6 +82,10 @@ def run(given: argparse.Namespace) -> int:
         from kube_cluster.restart import kill, restart
 
         (kill if given.command == "kill" else restart)(given.name, given.dir)
+    elif given.command == "load":
+        from kube_cluster.load import load
+
+        load(given.archive, given.dir)
     else:
         from kube_cluster.status import status
 

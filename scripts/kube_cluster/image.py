@@ -1,6 +1,6 @@
 """The image of a cluster's nodes, as an archive in the form of ``docker save``: one layer, made here without a registry.
 
-It holds ``/kube-tool`` (kube/assets/tool), ``/box.pyz`` (``unidle.box.archive``) and empty places, so that a pod of a test can mount the user space of this
+It holds ``/kube-tool`` (kube/assets/tool), ``/box.pyz`` and ``/python`` (``unidle.box``), and empty places, so that a pod of a test can mount the user space of this
 machine there: /usr with the usual links to it, /root, /work, and so on.
 """
 
@@ -12,11 +12,12 @@ import json
 import platform
 import tarfile
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from kube_cluster.layout import IMAGE
-from unidle.box import archive
+from unidle.box import archive, interpreter
 
 _FOLDERS: Final = (
     *("dev", "etc", "home", "mnt", "opt", "proc", "root", "run", "srv", "sys", "usr"),
@@ -64,16 +65,19 @@ def _layer(tool: Path) -> bytes:
         for name, text in _FILES.items():
             _add(layer, name, text.encode())
         _add(layer, "kube-tool", tool.read_bytes(), mode=0o755)
-        _add(layer, "box.pyz", _box(), mode=0o644)
+        for path, content, mode in _box():
+            _add(layer, path, content, mode)
     return buffer.getvalue()
 
 
-def _box() -> bytes:
-    """The archive of a box, as this checkout has it: the same sources give the same bytes."""
+def _box() -> Iterator[tuple[str, bytes, int]]:
+    """A box as this checkout has it, and a Python for it: the same sources give the same bytes."""
     with tempfile.TemporaryDirectory(prefix="unidle-kube-box.") as folder:
-        path = Path(folder) / "box.pyz"
-        archive.write(str(path))
-        return path.read_bytes()
+        archive.write(f"{folder}/box.pyz")
+        interpreter.write(f"{folder}/python")
+        for path in sorted(Path(folder).rglob("*")):
+            if path.is_file():
+                yield str(path.relative_to(folder)), path.read_bytes(), path.stat().st_mode & 0o777
 
 
 def _entry(layer: tarfile.TarFile, name: str, kind: bytes, *, mode: int = 0o755, target: str = "") -> None:

@@ -8,6 +8,7 @@ every node, for instance /var/lib/kubelet/pod-resources.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,6 +62,17 @@ def boot(starter: Starter, assets: Assets, index: int, name: str) -> None:
 
     starter.until(f"containerd of {name} answers", answers, [daemon])
     starter.run(name, [*ask, "images", "import", "/var/opt/image.tar"])
+
+
+def load_image(starter: Starter, name: str, archive: Path) -> None:
+    """Import the image of an archive, of OCI or of docker, into the node. Errors: CannotRun."""
+    inside = starter.layout.node(name) / "var/opt/loaded.tar"
+    shutil.copyfile(archive, inside)
+    try:
+        ask = [f"{BIN}/ctr", f"--address={SOCKET}", "--namespace=k8s.io"]
+        starter.run(name, [*ask, "images", "import", "/var/opt/loaded.tar"])
+    finally:
+        inside.unlink()
 
 
 def start_kubelet(starter: Starter, index: int, name: str) -> None:

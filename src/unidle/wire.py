@@ -40,8 +40,12 @@ PROFILING = "profiling"  # the order to an agent to profile all ranks again and 
 SLICES = "slices"  # the order to an agent to make what ranks get of devices that are cut
 SLICES_HELD = "slices_held"  # the order to an agent to free what other attempts than these hold
 MOUNTS = "mounts"  # the order to an agent to ask mounts whether they respond, and what it has seen
+DEVICES = (
+    "devices"  # what an agent has seen: which devices pods really have, and the order to look at one pod
+)
 STACKS = "stacks"  # the order to an agent to read the stacks of ranks, or to be ready for that
 LOOKED = "looked"  # what a box has seen: the newest checkpoint was read before an attempt
+OUTPUT = "output"  # what a box has seen: lines that a rank printed
 # from the hub to any client
 WELCOME = "welcome"
 REFUSED = "refused"

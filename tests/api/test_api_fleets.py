@@ -21,7 +21,9 @@ from unidle.api.fleets import (
 from unidle.errors import CannotRun
 from unidle.events import types as ev
 from unidle.fleet import HOSTS, Fleet
-from unidle.jobs import JobSpec, RankPlace, Reason, Share
+from unidle.fleet.labels import HOST_KEY
+from unidle.jobs import JobSpec, RankPlace, Reason, Requests, Share
+from unidle.jobs.pod import NO_CPUS
 from unidle.store.memory import MemoryStore
 from unidle.store.protocol import NewEvent, Store
 
@@ -84,3 +86,12 @@ def test_parts_of_devices_are_refused_where_nodes_join_with_whole_ones(nodes: bo
     assert (refused.value.field, "request whole devices" in refused.value.remedy) == ("share", True)
     assert "no device of the hosts may be cut" in str(refuse_to_queue(spec, hosts, hold=True))
     assert refuse_to_queue(JobSpec(("true",)), hosts, hold=False) is None or not nodes
+
+
+def test_a_job_without_cpus_has_a_note_on_a_cluster_alone() -> None:
+    plain = fleet_of(2)
+    cluster = replace(plain, nodes=tuple(replace(node, labels={HOST_KEY: node.id}) for node in plain.nodes))
+    spec = JobSpec(("true",))
+    assert refuse_to_queue(spec, cluster, hold=False) == NO_CPUS
+    assert refuse_to_queue(spec, plain, hold=False) is None
+    assert refuse_to_queue(replace(spec, requests=Requests(cpus=0.5)), cluster, hold=False) is None

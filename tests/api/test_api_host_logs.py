@@ -9,6 +9,7 @@ import pytest
 
 from unidle.agent.rank_files import read_part
 from unidle.api.host_logs import RankLogCopy
+from unidle.engine.hosts.printed_files import PrintedFile, append
 from unidle.engine.local.logs import LogReader
 from unidle.engine.local.ranks import rundir
 from unidle.engine.local.ranks.supervisor.rotated_log import RotatedLog
@@ -125,6 +126,36 @@ def test_a_log_that_is_rotated_while_it_is_copied_is_copied_again(tmp_path: Path
     assert read(reader) == read(theirs)
     assert reader.lost_lines == theirs.lost_lines > 0
     theirs.close()
+    reader.close()
+    rank.log.close()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_copy_goes_on_with_what_was_kept_once_the_host_has_nothing_any_more(
+    tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    rank = Rank(tmp_path / "there")
+    host = OneHost(tmp_path / "there")
+    copy, reader = RankLogCopy(host, "n1", PLACE, tmp_path / "here"), LogReader(str(tmp_path / "here"))
+    kept = PrintedFile()
+    shown = list[int]()
+    for _ in range(chance.choice([1, 4])):
+        rank.prints(chance.choice([1, 5, 60, 200]))
+        copy.renew()
+        shown += numbers_in(read(reader)[0])
+    rank.prints(chance.choice([0, 3, 40]))
+    begin = chance.choice([0, 12 * (rank.lines // 2)])
+    lines = [(n * S, b"line %06d\n" % n) for n in range(1, rank.lines + 1)]
+    append(Path(rundir.rank_dir(tmp_path / "kept", *PLACE)), kept, begin, lines[begin // 12 :], begin // 12)
+    (tmp_path / "kept" / "job").chmod(0o700)
+    host.root = tmp_path / "kept"
+    for _ in range(2):
+        copy.renew()
+        shown += numbers_in(read(reader)[0])
+    assert shown == sorted(set(shown))
+    assert shown[-1:] == [rank.lines][: len(shown)]
+    assert len(shown) + reader.lost_lines == rank.lines
     reader.close()
     rank.log.close()
 

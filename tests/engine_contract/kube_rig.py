@@ -69,7 +69,7 @@ class KubeRig(HubRig):
         addresses = tuple(f"{self.cluster.host}:{port}" for port in self.ports)
         kubeconfig = str(self.cluster.folder / "kubeconfig")
         wish = KubeWish(IMAGE, kubeconfig=kubeconfig, hub_addresses=addresses, cpu_devices=4)
-        by = KubeController(self.clock, fence or self.fence, self.timing, lambda: True)
+        by = KubeController(self.clock, fence or self.fence, self.timing, lambda: True, self.runs)
         engine, objects = kube_engine(hub, wish, lambda declared: declared, by)
         self._objects.append(objects)
         return engine

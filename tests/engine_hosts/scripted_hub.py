@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from unidle.clock import VirtualClock
+from unidle.engine.hosts.box_maker import BY_AGENTS, Hosting
 from unidle.engine.hosts.engine import HostsEngine
 from unidle.engine.hosts.timing import HostsTiming, S
 from unidle.engine.protocol import Observation, RankMarks, StartGang
@@ -33,7 +34,7 @@ def gang_of(ranks: int = 2, *, attempt: int = 1, **more: Any) -> StartGang:
 class ScriptedHub:
     """``sent`` is what the engine sent since it was last asked for, by peer."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, hosting: Hosting = BY_AGENTS) -> None:
         self.clock = VirtualClock(1_700_000_000 * S)
         self.events: list[Joined | Left | Received] = []
         self.all_sent: list[tuple[int, frames.Command]] = []
@@ -42,7 +43,7 @@ class ScriptedHub:
         self.forgotten: list[str] = []
         self.wake_fd = os.eventfd(0)
         self._last = 0
-        self.engine = HostsEngine(self, fleet, self.clock, 5, TIMING)
+        self.engine = HostsEngine(self, fleet, self.clock, 5, TIMING, hosting)
 
     # the hub
 

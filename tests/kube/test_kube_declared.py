@@ -122,6 +122,7 @@ def test_an_object_that_is_wrong_changes_nothing_and_says_which_field(declared: 
         assert (found["status"], found["reason"]) == ("False", "Invalid")
         assert field in found["message"]
         assert ";" in found["message"]  # the remedy
+        declared.shows("its Event", lambda kind=kind, name=name: _warned(declared, kind, name))  # type: ignore[misc]
     assert declared.status("FleetPolicy", "site")["inUse"]["prices"] == {"cpu": 2.5}
     after = declared.site.view().fleet
     assert (after.queues, after.prices_per_device_hour, after.zone) == (
@@ -135,6 +136,17 @@ def test_an_object_that_is_wrong_changes_nothing_and_says_which_field(declared: 
     declared.shows("the same after a restart", lambda: declared.queues() == {"a", "b", "c", "nothing"})
     assert declared.site.view().fleet.prices_per_device_hour == {"cpu": 2.5}
     assert not declared.is_accepted("FleetPolicy", "site")
+
+
+def _warned(declared: Declared, kind: str, name: str) -> bool:
+    """Whether `kubectl describe` shows an Event with the words of the object's condition."""
+    found = declared.accepted(kind, name)
+    lines = declared.cluster.kubectl("describe", KINDS[kind], name).partition("Events:")[2].splitlines()
+    events = [" ".join(line.split()) for line in lines]
+    return any(
+        line.startswith(f"Warning {found['reason']} ") and line.endswith(" ".join(found["message"].split()))
+        for line in events
+    )
 
 
 def test_only_the_oldest_policy_counts(declared: Declared) -> None:

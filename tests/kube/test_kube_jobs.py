@@ -209,11 +209,14 @@ def test_a_pod_that_ended_while_no_controller_was_there_is_in_the_log_before_it_
     ("section", "words"),
     [
         ({"image": "unidle.dev/there-is-none:1", "image_pull_policy": "Never"}, "ErrImageNeverPull"),
-        ({"image": IMAGE, "image_pull_policy": "Never", "run_as_user": 0}, "the image has no python3"),
+        (
+            {"image": IMAGE, "image_pull_policy": "Never", "run_as_user": 1000},
+            "No such file or directory: 'true'",
+        ),
         ({}, "names no image"),
         ({**pod_section(), "service_account": "nobody-made-it"}, "serviceaccount"),
     ],
-    ids=["no image", "no python", "names none", "refused"],
+    ids=["no image", "no program", "names none", "refused"],
 )
 def test_a_pod_that_cannot_start_is_named_with_its_cause(
     site: KubeSite, section: dict[str, object], words: str, request: pytest.FixtureRequest
@@ -222,6 +225,22 @@ def test_a_pod_that_cannot_start_is_named_with_its_cause(
     job = site.submit(name, ["true"], 1, restart={"max": 0}, pod=section, workdir="/")
     assert site.ends(job).state == "failed"
     assert words in site.explained(job)
+    wait_until(lambda: not site.pods(job), 120, "no pod of the job")
+
+
+def test_an_image_with_nothing_but_a_static_program_runs_and_restarts(site: KubeSite) -> None:
+    """It has no Python, no shell and no library of C."""
+    section = {"image": IMAGE, "image_pull_policy": "Never", "run_as_user": 1000}
+    command = ["/kube-tool", "serve", "127.0.0.1:8123", "hello"]
+    job = site.submit("bare", command, 1, pod=section, workdir="/")
+    site.attempt_runs(job)
+    before = site.uids(job)
+    os.kill(max(site.rank_pids(job, 0)), signal.SIGKILL)
+    site.attempt_runs(job, 2)
+    assert site.uids(job) == before
+    site.cancel(job)
+    job = site.submit("bare-ends", ["/kube-tool", "print", "hello"], 2, pod=section, workdir="/")
+    assert site.ends(job).state == "succeeded", site.explained(job)
     wait_until(lambda: not site.pods(job), 120, "no pod of the job")
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import needs
 from kube.in_cluster import Release
+from kube.test_kube_commands import job_file
 from kube_cluster.user_space import pod_section
 from waiting import wait_until
 
@@ -126,6 +127,24 @@ def test_a_job_that_cannot_be_read_says_why(release: Release) -> None:
     assert (accepted["type"], accepted["status"], accepted["reason"]) == ("Accepted", "False", "Invalid")
     wait_until(lambda: "Invalid" in reasons(release, "wrong"), 60, "its Event")
     release.cluster.kubectl("delete", KIND, "wrong", "-n", release.namespace)
+
+
+def test_a_job_that_can_never_start_has_the_words_of_submit(release: Release) -> None:
+    asks = {"ranks": 64, "devices_per_rank": 1, "device": "gpu"}
+    done = release.tried("submit", job_file(release, "too-large", **asks))
+    assert done.returncode == 4, done.stderr
+    apply(release, job_object(release, "too-large", **asks))
+    found = shows(release, "too-large", state="queued")
+    assert "can never start here" in found["message"]
+    assert found["message"] in done.stderr
+
+    def warned() -> bool:
+        events = release.cluster.get("events.events.k8s.io", "-n", release.namespace)["items"]
+        mine = [event for event in events if event["regarding"]["name"] == "too-large"]
+        return any((event["type"], event["note"]) == ("Warning", found["message"]) for event in mine)
+
+    wait_until(warned, 60, "its Event")
+    release.cluster.kubectl("delete", KIND, "too-large", "-n", release.namespace)
 
 
 def test_a_field_that_is_wrong_is_refused_by_the_server(release: Release) -> None:

@@ -19,6 +19,7 @@ from unidle.agent.cuts import HostCuts
 from unidle.agent.found_node import FoundNode
 from unidle.agent.orders import Orders
 from unidle.agent.pods.boxes import BoxesInPods
+from unidle.agent.pods.pod_resources import PodResources
 from unidle.agent.rank_files import read_part
 from unidle.agent.rank_looks import ORDERS, RankLooks
 from unidle.agent.signs import Signs
@@ -58,7 +59,7 @@ class Agent:
     It returns the number of a pong: once the hub has acknowledged that one, it has received the frame. ``hooks``:
     whether commands of the site run on this host; ``pods``: boxes are pods of this node.
 
-    ``cuts``, where it is set, makes parts of its devices.
+    ``cuts``, where it is set, makes parts of its devices; ``pod_resources`` shows which devices pods have.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Agent:
         self._signs = Signs(found.node, state.path / "watch.json")
         self._looks = RankLooks(found.node, state.boxes, RUNS)
         self.cuts: HostCuts | None = None
+        self.pod_resources: PodResources | None = None
         self._fence = 0  # the newest that was seen
         self._starting: dict[int, str] = {}  # command -> job of the box
         log = found.node.watch.kernel_log if found.node.watch is not None else ""
@@ -110,8 +112,9 @@ class Agent:
         self._unacknowledged = []
         self._signs.lost()
         self._looks.lost()
-        if self.cuts is not None:
-            self.cuts.lost()
+        for part in (self.cuts, self.pod_resources):
+            if part is not None:
+                part.lost()
 
     def acknowledged(self, number: int) -> None:
         """The hub received that pong, and so all that was sent before it."""
@@ -145,6 +148,9 @@ class Agent:
         elif frame.what in CUTS and self.cuts is not None:
             if why := self.cuts.take(frame.id, frame.what, frame.body, self.found.node):
                 self._send(frames.Done(frame.id, False, why[:4096]))
+        elif frame.what == wire.DEVICES and self.pod_resources is not None:
+            if why := self.pod_resources.ask(frame.id, frame.body):
+                self._done(frame.id, why=why)
         elif why := self._orders.take(frame.id, frame.what, frame.body):
             self._done(frame.id, why=why)
 
@@ -181,8 +187,8 @@ class Agent:
     @property
     def is_busy(self) -> bool:
         """Whether an answer is being waited for, so that the next :meth:`tick` should come soon."""
-        cuts = self.cuts is not None and self.cuts.is_busy
-        return bool(self._starting) or cuts or self._orders.is_busy or self._looks.is_busy
+        parts = (self.cuts, self.pod_resources, self._orders, self._looks)
+        return bool(self._starting) or any(part is not None and part.is_busy for part in parts)
 
     def tick(self) -> None:
         """Answer what has ended, and report what changed."""
@@ -198,16 +204,17 @@ class Agent:
         if now_s >= self._prune_s:
             self._prune_s = now_s + PRUNE_EVERY_S
             self.boxes.prune(time.time())
-        for command, why, data in self._looks.answers() if self._looks.is_busy else ():
-            self._done(command, why=why, data=data)
-        for command, why, data in self.cuts.answers() if self.cuts is not None else ():
-            self._done(command, why=why, data=data)
+        for part in (self._looks, self.cuts, self.pod_resources):
+            for command, why, data in part.answers() if part is not None and part.is_busy else ():
+                self._done(command, why=why, data=data)
         for seen in self._looks.reports(self.boxes.live(), connected=self._connected):
             self._send(seen)
         if self._connected:
             for job in self.boxes.ended():
                 self._send(frames.Seen("left", {"job": job}))
             self._report_signs()
+            if self.pod_resources is not None and (body := self.pod_resources.report()) is not None:
+                self._send(frames.Seen(wire.DEVICES, body))
 
     def look_soon(self) -> None:
         """List the devices of the host now."""
@@ -252,5 +259,6 @@ class Agent:
         """End the detectors. Boxes, checks and hooks stay."""
         self._signs.close()
         self._looks.close()
-        if self.cuts is not None:
-            self.cuts.close()
+        for part in (self.cuts, self.pod_resources):
+            if part is not None:
+                part.close()

@@ -21,6 +21,7 @@ from unidle.agent.dial_address import DialAddress, own_address, read_join
 from unidle.agent.found_node import FoundNode, find_node
 from unidle.agent.join_file import JoinFile, read_join_file, read_pod_join
 from unidle.agent.pods.boxes import BoxesInPods
+from unidle.agent.pods.pod_resources import PodResources
 from unidle.agent.state import AgentState, Membership
 from unidle.clock import boot_id
 from unidle.errors import BadInput, HubUnreachable
@@ -43,7 +44,8 @@ Say = Callable[[str], None]
 class AgentOptions:
     """As on the command line; empty texts where nothing was given. ``hooks``: whether commands of the site run here.
 
-    ``join``: HOST:PORT, or the absolute path of a file with it that is followed. ``pods``: the kubelet's directory of pods, where this agent is a pod itself; ``authority``: a file, then.
+    ``join``: HOST:PORT, or the absolute path of a file with it that is followed. ``pods``: the kubelet's directory of pods, where this agent is a pod itself; ``authority``: a file,
+    then; ``pod_resources``: the kubelet's socket, then.
     """
 
     join: str
@@ -58,6 +60,7 @@ class AgentOptions:
     hooks: bool = False
     pods: str = ""
     authority: str = ""
+    pod_resources: str = ""
 
 
 @dataclass(slots=True)
@@ -156,13 +159,14 @@ class _Life:
         self._join_given, self._follow_due_s = options.join, 0.0
         self._member = member is not None
         self._token = member.token if member is not None else join.token
-        self._told = ""
+        self._told = self._unknown = ""
         self.address_now: Callable[[], str] = lambda: found.node.address
         self._until_s = time.monotonic() + JOIN_WITHIN_S
         self._left = False
         address = HubAddress(str(hub), join.authority)
         pods = BoxesInPods(Path(options.pods), state.boxes, join.authority) if options.pods else None
         self.agent = Agent(state, address, found, find, self._send, hooks=options.hooks, pods=pods)
+        self.agent.pod_resources = PodResources(options.pod_resources) if options.pods else None
         try:
             self._client = client.HubClient(
                 (hub.host, hub.port), join.authority, self._hello, self._keep, _DIALLING
@@ -210,9 +214,17 @@ class _Life:
                 asked.look = False
                 self.agent.look_soon()
             self.agent.tick()
+            self._say_what_is_not_known()
             self._follow(asked)
             if allocation is not None and allocation.is_ending(time.time()):
                 asked.leave = f"Slurm's allocation {allocation.job} ends"
+
+    def _say_what_is_not_known(self) -> None:
+        devices = self.agent.pod_resources
+        why = devices.why_not if devices is not None else ""
+        if why != self._unknown:
+            self._unknown = why
+            self._say(f"which devices each pod has is {f'not known: {why}' if why else 'known again'}")
 
     def _follow(self, asked: _Asked) -> None:
         """Dial where the file has the address now: on a cluster a controller that moved writes it there."""

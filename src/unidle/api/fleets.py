@@ -110,9 +110,11 @@ def refuse_where_driven(spec: JobSpec, fleet: Fleet) -> None:
 def refuse_to_queue(spec: JobSpec, fleet: Fleet, *, hold: bool) -> str | None:
     """As :func:`refuse_impossible`, for a job that another process will run. With ``hold`` it is not refused.
 
-    Returns a note for the submitter if the job is accepted without a check or with ``hold``, otherwise None.
+    Returns a note for the submitter if the job is accepted without a check or with ``hold``, or will have few CPUs, otherwise None.
     """
     from unidle.control.queries.waiting import cpu_devices_for
+    from unidle.fleet.labels import HOST_KEY
+    from unidle.jobs.pod import NO_CPUS
 
     if not fleet.nodes and not _is_for_whole_devices(spec, fleet):
         return "the fleet of this store is not known yet: whether the job can start was not checked"
@@ -125,7 +127,8 @@ def refuse_to_queue(spec: JobSpec, fleet: Fleet, *, hold: bool) -> str | None:
         if not hold:
             raise
         return f"held: {error.problem}; it starts once the fleet can hold it"
-    return None
+    of_cluster = any(HOST_KEY in node.labels for node in fleet.nodes)
+    return NO_CPUS if of_cluster and not spec.requests.cpu_milli else None
 
 
 def _refuse(spec: JobSpec, fleet: Fleet, remedy: str) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from unidle.engine.local.ranks import rundir
-from unidle.hub.file_parts import NotThere, RankFilePart
+from unidle.engine.local.ranks.rundir import COPY
+from unidle.hub.file_parts import NotThere, RankFilePart, whole_file
 from unidle.hub.reader import RankFiles
 from unidle.view.jobs import AttemptView
 
@@ -86,7 +88,10 @@ class RankLogCopy:
 
     def _renewed(self) -> bool:
         """Copy once; False where files were rotated meanwhile."""
-        begins = _begins(self._times())
+        shown = self._times()
+        begins = _begins(shown)
+        if shown.startswith(COPY) and self._copies:
+            return self._add_rest(begins)
         found = self._named(begins)
         self._move({key: name for name, (key, _) in found.items()})
         for name, (key, part) in found.items():
@@ -96,6 +101,26 @@ class RankLogCopy:
         if _begins(times) != begins:
             return False
         self._write_times(times)
+        return True
+
+    def _add_rest(self, begins: dict[int, int]) -> bool:
+        """The host has lost its files, and what was kept of them is not the same files: add what follows on the copy."""
+        newest = next(reversed(self._copies))
+        path = next(one for one in self._directory.iterdir() if one.stat().st_ino == self._copies[newest])
+        for name in (f"{rundir.LOG}.1", rundir.LOG):
+            try:
+                part = self._files.part(self._node, self._place, name, 0)
+                end = newest[1] + path.stat().st_size
+                begin = begins.get(part.inode)
+                if begin is None:
+                    return False
+                if begin + part.size_bytes <= end:
+                    continue
+                data = whole_file(partial(self._files.part, self._node, self._place, name))
+            except NotThere:
+                continue
+            with path.open("ab") as file:
+                file.write(data[max(end - begin, 0) :])
         return True
 
     def _named(self, begins: dict[int, int]) -> dict[str, tuple[_Key, RankFilePart]]:

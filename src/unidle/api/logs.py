@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from unidle.api.job_watch import LOOK_S, JobWatch
 from unidle.api.lines import RankLines
 from unidle.api.stores import data_dir
-from unidle.errors import BadInput
+from unidle.errors import BadInput, CannotRun
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -187,9 +187,9 @@ class Output:
 def log_root(store: Store, job: str) -> tuple[Path, HostLogs | None]:
     """The directory with the job's run directory, and what copies logs into it where its ranks are on other hosts.
 
-    Errors: CannotRun where they are, and no controller answers.
+    Errors: CannotRun where they are, no controller answers, and nothing was kept here.
     """
-    from unidle.api.open_hosts import hosts_of_job
+    from unidle.api.open_hosts import has_copies, hosts_of_job
     from unidle.control.retention.archive import runs_of
 
     root = runs_of(store, data_dir(), job)
@@ -198,7 +198,12 @@ def log_root(store: Store, job: str) -> tuple[Path, HostLogs | None]:
         return root, None
     from unidle.api.host_logs import HostLogs
 
-    hosts = HostLogs(connect, job)
+    try:
+        hosts = HostLogs(connect, job)
+    except CannotRun:
+        if has_copies(store, root, job):
+            return root, None
+        raise
     return hosts.root, hosts
 
 

@@ -119,5 +119,13 @@ def hosts_of(store: Store) -> Callable[[], HostsOfStore] | None:
 
 
 def hosts_of_job(store: Store, runs: Path, job: str) -> Callable[[], HostsOfStore] | None:
-    """As :func:`hosts_of`; None also where ``runs`` has the job's directory."""
-    return None if (runs / job).exists() else hosts_of(store)
+    """As :func:`hosts_of`; None also where ``runs`` has the job's directory, and that of its ranks is nowhere else."""
+    return hosts_of(store) if not (runs / job).exists() or has_copies(store, runs, job) else None
+
+
+def has_copies(store: Store, runs: Path, job: str) -> bool:
+    """Whether the job's directory has what a controller keeps of its output; an archive has nothing newer."""
+    from unidle.control.store_files import run_root
+    from unidle.engine.local.ranks import rundir
+
+    return (runs / job / rundir.COPIED).exists() and runs == run_root(store, data_dir())

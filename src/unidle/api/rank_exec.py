@@ -80,12 +80,12 @@ def run_in_rank(store: Store, wanted: InRank, terminal: Terminal) -> int:
 
 
 def _in_pod(calls: CommandCalls, wanted: InRank, terminal: Terminal) -> int:
-    from unidle.engine.kube.manifest import CONTAINER
+    from unidle.engine.kube.manifest import CONTAINER, PYTHON
     from unidle.kube.exec_stream import STDOUT, ExecOrder, ExecStream
 
     namespace = str(calls.call("hello")["namespace"])
     order = ExecOrder(
-        namespace, _pod_of(calls, namespace, wanted), CONTAINER, ("python3", *wanted.python),
+        namespace, _pod_of(calls, namespace, wanted), CONTAINER, (*PYTHON, "-I", *wanted.python),
         0 if terminal.stdin or terminal.tty else None, terminal.tty,
     )  # fmt: skip
 

@@ -31,6 +31,10 @@ class LocalOutput:
     def has(self, job: str) -> bool:
         return (self._root / job).exists()
 
+    def has_all(self, job: str) -> bool:
+        """Whether the job ran here, so that nothing of its output is elsewhere."""
+        return self.has(job) and not (self._root / job / rundir.COPIED).exists()
+
     def end(self, job: JobView, attempt: int, rank: int, most_bytes: int) -> tuple[bytes, int]:
         """Errors: NoOutput."""
         path = Path(rundir.rank_dir(self._root, job.id, attempt, rank), rundir.LOG)
@@ -63,7 +67,7 @@ class HostOutput:
         """Errors: NoOutput. A controller that does not answer is asked once."""
         from unidle.hub.file_parts import NotThere
 
-        if self._local.has(job.id):
+        if self._local.has_all(job.id):
             return self._local.end(job, attempt, rank, most_bytes)
         node = job.attempts[attempt - 1].places[rank].node
         try:
@@ -71,6 +75,8 @@ class HostOutput:
         except NotThere as error:
             raise NoOutput(f"the output of rank {rank} cannot be read on host {node}: {error}") from error
         except CannotRun as error:
+            if self._local.has(job.id):  # what a controller kept
+                return self._local.end(job, attempt, rank, most_bytes)
             self._why_not = error.problem
             raise NoOutput(self._why_not) from error
         return part.data, part.size_bytes

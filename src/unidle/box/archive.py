@@ -19,8 +19,21 @@ if TYPE_CHECKING:
 ENTRIES = ("unidle.box.command", "unidle.box.entry", "unidle.engine.local.ranks.supervisor.entry",
            "unidle.engine.local.ranks.supervisor.supervise", "unidle.engine.local.ranks.supervisor.fork_server")  # fmt: skip
 MADE = (1980, 1, 1, 0, 0, 0)
-MAIN = '''"""A box in one file: ``python FILE DIR [--output]``."""
+MAIN = '''"""A box in one file: ``python FILE DIR [--output]``; ``python FILE --copy DIR`` copies it there, with a Python that has its own loader."""
 import os, shutil, sys, zipfile, zlib
+
+def python():
+    root = os.path.dirname(os.path.dirname(sys.executable))
+    loader = os.path.join(root, "ld.so")
+    return [loader, "--library-path", os.path.join(root, "lib")] if os.path.exists(loader) else []
+
+def copied(directory):
+    archive = os.path.dirname(os.path.abspath(__file__))
+    shutil.copyfile(archive, os.path.join(directory, "box.pyz"))
+    place = os.path.join(directory, "python")
+    shutil.rmtree(place, ignore_errors=True)
+    if python():
+        shutil.copytree(os.path.dirname(os.path.dirname(sys.executable)), place)
 
 def unpacked(directory):
     archive = os.path.dirname(os.path.abspath(__file__))
@@ -40,12 +53,15 @@ def unpacked(directory):
     return place
 
 words = [word for word in sys.argv[1:] if not word.startswith("-")]
+if sys.argv[1:2] == ["--copy"] and len(words) == 1:
+    sys.exit(copied(words[0]))
 if sys.version_info < (3, 8):
     sys.exit("unidle box: Python 3.8 or newer is needed; this is " + sys.version.split()[0])
 if len(words) != 1:
     sys.exit("usage: python FILE DIR [--output]")
 entry = os.path.join(unpacked(os.path.abspath(words[0])), "unidle", "box", "entry.py")
-os.execv(sys.executable, [sys.executable, "-I", "-S", "-E", entry] + sys.argv[1:])
+words = python() + [sys.executable, "-I", "-S", "-E", entry] + sys.argv[1:]
+os.execv(words[0], words)
 '''
 
 

@@ -53,6 +53,7 @@ class HeldAttempts:
         self.saves = JobSaves(settings.job, settings.node, settings.job_directory)
         self.warm = WarmStarts(settings.job_directory)
         self._adopting = False
+        self.sends_output = False
         self.by_number: dict[int, HeldAttempt] = {}
 
     def ranks(self) -> Iterator[HeldRank]:
@@ -143,7 +144,7 @@ class HeldAttempts:
         """Start a rank that no one has begun. Errors: CannotDo; the journal then has the reason, too."""
         held = self._rank(number, rank)
         if held.feed is None:
-            held.resume(0)
+            held.resume(0, self._first)
         held.watch.look(held.now_ns())
         self.supervisors.follow(held.watch)
         if held.watch.state != "unstarted":
@@ -196,7 +197,7 @@ class HeldAttempts:
         """Stop a rank; one that was never begun never will be."""
         held = self._rank(number, rank)
         if held.feed is None:
-            held.resume(0)
+            held.resume(0, self._first)
         held.watch.ask_stop(grace_ns, held.now_ns())
         self.supervisors.follow(held.watch)
         if rank == 0:
@@ -221,7 +222,7 @@ class HeldAttempts:
     def release(self, number: int) -> None:
         """Forget an attempt; its logs and journals stay, and nothing of it is ever started again."""
         attempt = self._attempt(number)
-        if any(held.lives for held in attempt.ranks.values()):
+        if any(held.lives or held.is_behind for held in attempt.ranks.values()):
             raise CannotDo("ranks of it have not ended")
         with open(f"{attempt.directory}/{rundir.RELEASED}", "ab"):
             pass
@@ -236,11 +237,16 @@ class HeldAttempts:
         directory = rundir.attempt_dir(self._settings.runs, self._settings.job, number)
         return number not in self.by_number and os.path.exists(f"{directory}/{rundir.RELEASED}")
 
-    def resume(self, number: int, known: dict[int, int]) -> None:
-        """Send marks of an attempt from these ordinals on, of ranks without one from the first."""
+    def resume(self, number: int, known: dict[int, int], printed: dict[int, int] | None) -> None:
+        """Send marks of an attempt from these ordinals on, of ranks without one from the first; and output from these bytes on."""
         attempt = self.by_number.get(number)
         for rank, held in attempt.ranks.items() if attempt else ():
-            held.resume(known.get(rank, 0))
+            held.resume(known.get(rank, 0), None if printed is None else printed.get(rank, self._first))
+
+    @property
+    def _first(self) -> int | None:
+        """From where on the hub is sent what a rank prints."""
+        return 0 if self.sends_output else None
 
     def hush(self) -> None:
         for held in self.ranks():

@@ -10,7 +10,7 @@ import sys
 from unidle import wire
 from unidle.boot import boot_id, boottime_ns
 from unidle.box.attempts import HeldAttempts
-from unidle.box.commands import COMMANDS, HubCommands, known_of, whole
+from unidle.box.commands import COMMANDS, HubCommands, by_rank, whole
 from unidle.box.given_back import give_back
 from unidle.box.hub_talk import HubTalk
 from unidle.box.journal_changes import FileChanges
@@ -45,6 +45,7 @@ class Box:
         self._talk = HubTalk(settings, self._lease, self._attempts, self._poller)
         self._changes = FileChanges()
         self._output = OwnOutput() if output else None
+        self._attempts.sends_output = output
         self._looked_ns = 0
         self._obeyed_ns = self._rested_ns = 0  # the newest command; when memory was given back
         self._changed = False  # a journal has grown since the last look
@@ -105,11 +106,11 @@ class Box:
             watch = held.watch
             if held.waiting is not None:
                 return STARTING_TICK_NS
-            if not held.lives and not (held.feed is not None and held.feed.behind):
+            if not held.lives and not held.is_behind:
                 continue
             if watch.state != "alive" or watch.unsettled:
                 return STARTING_TICK_NS
-            if held.feed is not None and held.feed.behind and self._talk.may_feed:
+            if held.is_behind and self._talk.may_feed:
                 return 0
             if watch.stop_asked:
                 tick_ns = min(tick_ns, STOPPING_TICK_NS)
@@ -155,7 +156,8 @@ class Box:
             done = self._commands.answer(frame)
             self._talk.send(wire.encode(done))
         elif name == wire.RESUME:
-            self._attempts.resume(whole(frame, "attempt"), known_of(frame))
+            printed = by_rank(frame, "output") if "output" in frame else None
+            self._attempts.resume(whole(frame, "attempt"), by_rank(frame, "known"), printed)
         elif name == wire.END and self._lease.accept(whole(frame, "fence")):
             self._commands.ending = True
             self._attempts.saves.holder.end()
@@ -189,7 +191,7 @@ class Box:
         self._over_ns = self._over_ns or now_ns
         if now_ns - self._over_ns > LAST_WORDS_NS:
             return True
-        told = all(held.feed is not None and not held.feed.behind for held in self._attempts.ranks())
+        told = all(held.feed is not None and not held.is_behind for held in self._attempts.ranks())
         printed = self._output is None or not self._output.waits
         return self._looked_ns > self._over_ns and told and self._talk.is_quiet and printed
 

@@ -119,12 +119,12 @@ def whole(frame: dict[str, Any], field: str, default: int | None = None, most: i
     return value
 
 
-def known_of(frame: dict[str, Any]) -> dict[int, int]:
-    """Rank -> ordinal of a ``resume``. Errors: wire.Malformed."""
-    known = frame.get("known", {})
-    if not isinstance(known, dict) or not all(rank.isascii() and rank.isdigit() for rank in known):
-        raise wire.Malformed("resume: known is no object of ranks")
-    return {int(rank): whole(known, rank) for rank in known}
+def by_rank(frame: dict[str, Any], field: str) -> dict[int, int]:
+    """Numbers of a ``resume`` by rank. Errors: wire.Malformed."""
+    found = frame.get(field, {})
+    if not isinstance(found, dict) or not all(rank.isascii() and rank.isdigit() for rank in found):
+        raise wire.Malformed(f"resume: {field} is no object of ranks")
+    return {int(rank): whole(found, rank) for rank in found}
 
 
 def _ranks(frame: dict[str, Any]) -> list[int]:

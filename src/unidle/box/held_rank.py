@@ -6,6 +6,7 @@ import time
 
 from unidle.boot import boottime_ns
 from unidle.box.mark_feed import Glances, MarkFeed
+from unidle.box.output_feed import OutputFeed
 from unidle.engine.local.ranks import cgroups, rundir
 from unidle.engine.local.ranks.rank_watch import RankWatch
 
@@ -24,6 +25,7 @@ class HeldRank:
         self.adopted = False  # an earlier box held it
         self.feed: MarkFeed | None = None
         self.output: OutputCopy | None = None
+        self.printed: OutputFeed | None = None  # what the hub is sent of its output
         self.glances = Glances()
         self.waiting: tuple[rundir.SupervisorOrders, bool] | None = (
             None  # a start that waits for a warm Python
@@ -57,16 +59,26 @@ class HeldRank:
         """The controller's clock, in which its marks are."""
         return boottime_ns() + self.offset_ns
 
-    def resume(self, known: int) -> None:
-        """Send its marks from ordinal ``known`` on."""
+    def resume(self, known: int, place: int | None) -> None:
+        """Send its marks from ordinal ``known`` on, and its output from byte ``place`` on; None: nothing of it."""
         self.hush()
         self.feed = MarkFeed(self.watch, known)
+        self.printed = None if place is None else OutputFeed(self.directory, place)
 
     def hush(self) -> None:
-        """Send no more marks: the connection is gone."""
+        """Send no more marks and output: the connection is gone."""
         if self.feed is not None:
             self.feed.close()
             self.feed = None
+        if self.printed is not None:
+            self.printed.close()
+            self.printed = None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the hub has not got all that was to be sent of its marks, and after its end of its output."""
+        unread = self.printed is not None and self.watch.state == "ended" and not self.printed.done
+        return unread or (self.feed is not None and self.feed.behind)
 
     def let_go(self) -> None:
         self.hush()

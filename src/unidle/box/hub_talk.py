@@ -12,12 +12,15 @@ from unidle.box.commands import whole
 from unidle.box.dialler import WITHIN_NS, Dialler
 from unidle.box.lease import BoxLease
 from unidle.box.link import FEED_BELOW, SERVER_NAME, HubLink, LinkEnded, tls_context
+from unidle.box.output_feed import OutputBudget
 from unidle.box.settings import BoxSettings
 from unidle.engine.local.ranks.netns import interface_of
 
 TYPE_CHECKING = False  # a box at rest has no use for typing
 if TYPE_CHECKING:
     from typing import Any
+
+    from unidle.box.held_rank import HeldRank
 
 SILENT_NS = 8_000_000_000  # without any frame of a hub: the connection is given up
 HELLO_RANKS = 1200  # in a hello: so many fit into its bound
@@ -47,6 +50,7 @@ class HubTalk:
         self.interface = ""  # by which the hub is reached
         self.ends = False  # by a signal: the ranks are ended on this host, and not by the hub
         self._announced = False  # the hub of this connection knows that
+        self._budget = OutputBudget()
 
     # ---- the connection
 
@@ -219,18 +223,35 @@ class HubTalk:
         self._poll()
 
     def feed(self) -> None:
-        """Send the marks that the hub has not got, as far as it reads them; before any end of a rank, that this host ends them."""
+        """Send the marks that the hub has not got, as far as it reads them; before any end of a rank, that this host ends them, and its output."""
         if self.ends and not self._announced and self._welcomed:
             self._announced = True
             self.send(wire.encode({"f": wire.SEEN, "what": wire.ENDS, "body": {}}))
         for attempt in self._attempts.by_number.values():
             for held in attempt.ranks.values():
-                if held.feed is None or not self.may_feed:
+                if held.feed is None or not self._feed_output(attempt.number, held) or not self.may_feed:
                     continue
                 for first, marks in held.feed.read():
                     head = {"f": wire.MARKS, "attempt": attempt.number, "rank": held.rank, "first": first}
                     payload = wire.compact(head)[:-1] + b',"marks":[' + b",".join(marks) + b"]}"
                     self.send(wire.framed(payload))
+
+    def _feed_output(self, attempt: int, held: HeldRank) -> bool:
+        """Send what is due of the output of a rank; False while some is left that comes before its end."""
+        printed, ended = held.printed, held.watch.state == "ended"
+        if printed is None or printed.done:
+            return True
+        now_ns = boottime_ns()
+        printed.look(now_ns, held.offset_ns, ended=ended)
+        while (
+            printed.is_due(now_ns, ended=ended) and self.may_feed and (ended or self._budget.allows(now_ns))
+        ):
+            count, body = printed.take()
+            self._budget.spend(count)
+            body.update(attempt=attempt, rank=held.rank)
+            self.send(wire.encode({"f": wire.SEEN, "what": wire.OUTPUT, "body": body}))
+            printed.look(now_ns, held.offset_ns, ended=ended)
+        return printed.done or not ended
 
     def leave(self, why: str) -> None:
         """Announce the end of the box, if that can be sent at once."""

@@ -72,6 +72,10 @@ class AgentCommand:
         str | None,
         typer.Option("--authority", metavar="FILE", show_default=False, help="With --pods: certificate of the hub's authority in PEM."),
     ] = None
+    pod_resources: Annotated[
+        str | None,
+        typer.Option("--pod-resources", metavar="SOCKET", show_default=False, help="With --pods: the kubelet's socket for which devices each pod has, usually /var/lib/kubelet/pod-resources/kubelet.sock. Without it that is not known."),
+    ] = None
     # fmt: on
 
 
@@ -90,6 +94,8 @@ def agent(options: AgentCommand) -> None:
 
     if bool(options.pods) != bool(options.authority):
         raise BadInput("--pods and --authority belong together", field="--pods", remedy="give both, or none")
+    if options.pod_resources and not options.pods:
+        raise BadInput("is for agents in pods", field="--pod-resources", remedy="add --pods, or leave it out")
     labels = dict(map(_label, options.label or ()))
     chosen = AgentOptions(
         join=options.join,
@@ -104,6 +110,7 @@ def agent(options: AgentCommand) -> None:
         hooks=options.hooks == "allow",
         pods=options.pods or "",
         authority=options.authority or "",
+        pod_resources=options.pod_resources or "",
     )
     sys.exit(run_agent(chosen, data_dir(), warn))
 

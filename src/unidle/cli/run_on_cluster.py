@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from unidle.cli.common import data_dir, fitted, not_both, printable, read_view, say, say_whole, show
+from unidle.cli.common import data_dir, fitted, not_both, printable, read_view, say, say_whole, show, warn
 from unidle.cli.run import JobRunOptions, Signals, caught, print_json_end, progress_of, shown_ranks
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ def _submitted(wanted: ClusterRun) -> str:
     store = open_store(wanted.address, create=False)
     try:
         spec, _ = signed(store, wanted.spec, wanted.user)
-        refuse_to_queue(spec, as_declared(read_view(store).fleet), hold=False)
+        if note := refuse_to_queue(spec, as_declared(read_view(store).fleet), hold=False):
+            warn(note)
         job_id = new_job_id(spec.name)
         store.request("submit", msgspec.json.encode(SubmitRequest(job_id, spec)))
     finally:

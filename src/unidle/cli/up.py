@@ -131,10 +131,15 @@ class UpOptions:
         str | None,
         typer.Option("--hook-image", metavar="IMAGE", show_default=False, help="With --hook-namespace: image with what these commands need; default: --box-image. The node's files are below /host."),
     ] = None
+    hub_secret: Annotated[
+        str | None,
+        typer.Option("--hub-secret", metavar="NAMESPACE/NAME", show_default=False, help="On a cluster: Secret with what several controllers of one store share; the first one fills it."),
+    ] = None
     commands: Annotated[
         str | None,
         typer.Option("--commands", metavar="HOST:PORT", show_default=False, help="On a cluster: where the API server reaches this controller, for commands with --context."),
     ] = None
+    standby: Annotated[bool, typer.Option("--standby", help="With --listen: wait while another controller serves the store, and continue where it ends.")] = False
     until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when no job is left.")] = False
     profile: ProfileOption = False
     progress: ProgressOption = "auto"
@@ -167,6 +172,7 @@ def _hosts_of(options: UpOptions) -> HostsWish | None:
         "--hub-name": options.hub_name,
         "--kubeconfig": options.kubeconfig,
         "--context": options.context,
+        "--standby": options.standby,
     }
     if options.listen is None:
         if given := [name for name, value in named.items() if value]:
@@ -200,6 +206,7 @@ def _kube_of(options: UpOptions) -> KubeWish | None:
             "--agent-hub": options.agent_hub,
             "--hook-namespace": options.hook_namespace,
             "--hook-image": options.hook_image,
+            "--hub-secret": options.hub_secret,
             "--commands": options.commands,
         }
         if given := [name for name, value in named.items() if value]:
@@ -219,7 +226,7 @@ def _kube_of(options: UpOptions) -> KubeWish | None:
         options.box_image, options.image or "", options.kubeconfig, options.context, options.namespace or "",
         tuple(options.hub_address or ()), options.cpu_devices or 0, options.agent_account or "",
         options.agent_hub or "", options.hook_namespace or "", options.hook_image or "",
-        fleet_of_cluster(options.fleet),
+        fleet_of_cluster(options.fleet), options.hub_secret or "",
     )  # fmt: skip
 
 
@@ -237,13 +244,21 @@ def _site_of(options: UpOptions) -> SiteFiles | None:
 
 def _up_hosts(options: UpOptions, wish: HostsWish) -> int:
     """Serve the hosts that join; the exit code."""
+    from unidle.cli.standby import Standby
     from unidle.control.hosts import take_up_hosts
 
     fleet, channels = fleet_of_hosts(None if wish.kube is not None else options.fleet)
     fleet = looked_at(fleet) if options.profile else fleet
     live, store, address = _opened(options)
-    taken = take_up_hosts(store, fleet, data_dir(), wish, channels, address)
-    with caught() as signals, taken as hosts, ExitStack() as stack:
+    with caught() as signals, ExitStack() as stack:
+        standby = None
+        if options.standby:
+            standby = Standby(store, signals, live, options.commands or "")
+            stack.callback(standby.close)
+        taken = take_up_hosts(store, fleet, data_dir(), wish, channels, address, standby)
+        hosts = stack.enter_context(taken)
+        if standby is not None:
+            standby.close()
         host, port = hosts.address
         where = _host_port(host, port)
         if wish.kube is not None:

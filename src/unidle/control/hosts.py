@@ -27,6 +27,7 @@ from unidle.control.session import (
     driven,
     held_store,
     name_of_controller,
+    retention_of,
     senders_of,
 )
 from unidle.engine.hosts.engine import HostsEngine
@@ -175,13 +176,14 @@ class OpenHosts:
 
 @contextmanager
 def take_up_hosts(
-    store: Store, fleet: Fleet, data_dir: Path, wish: HostsWish, channels: Sequence[NoticeChannel] = (), profile_to: str = ""
+    store: Store, fleet: Fleet, data_dir: Path, wish: HostsWish, channels: Sequence[NoticeChannel] = (), profile_to: str = "",
+    standby: Callable[[str], None] | None = None,
 ) -> Iterator[HostsSession]:  # fmt: skip
     """As :func:`unidle.control.session.take_up` for `unidle up`, on the hosts that join. ``fleet`` has no nodes.
 
     Errors: also those of :func:`unidle.hub.server.open_hub`.
     """
-    with held_store(store, data_dir, "unidle up") as held:
+    with held_store(store, data_dir, "unidle up", standby) as held:
         hosts = _open_hosts(wish, held, fleet)
         try:
             senders = senders_of(channels if hosts.objects is None else hosts.objects.fleet.channels)
@@ -194,6 +196,8 @@ def take_up_hosts(
                 detectors=hosts.detectors(fleet, held.state / "watch.json", clock.offset_ns),
                 profiler=_profiler(held, fleet, hosts, profile_to),
                 stacks=GangStacks(HostStacks(hosts.engine.ask_agent)),
+                # of other hosts nothing is here; policies of a cluster may come later
+                retention=None if hosts.objects is None else retention_of(held, profile_to, None),
             )
             with driven(held, hosts.engine, services) as session:
                 address = hosts.hub.addresses[0]
@@ -240,21 +244,40 @@ def _of_cluster(
 
     view, lease = held.view, held.lease
     by = KubeController(
-        held.clock, lease.token, timing_of(wish.deadline_ns), lambda: held.store.is_fresh(lease),
+        held.clock, lease.token, timing_of(wish.deadline_ns), lambda: held.store.is_fresh(lease), held.root,
         view.fleet.nodes if view.fleet.source == HOSTS else (),
         {name: taken.pods for name, taken in view.taken.items()},
     )  # fmt: skip
     return kube_engine(hub, cluster, partial(_as_on_start, fleet), by)
 
 
+@contextmanager
+def _shared(wish: KubeWish | None, state: Path) -> Iterator[None]:
+    """The hub is opened with the secret and the authority that all controllers of the store have."""
+    if wish is None or not wish.hub_secret:
+        yield
+        return
+    from unidle.control.kube import hub_secret_of
+
+    found = hub_secret_of(wish)
+    assert found is not None
+    try:
+        found.fetch(state)
+        yield
+        found.store(state)
+    finally:
+        found.close()
+
+
 def _open_hosts(wish: HostsWish, held: HeldStore, fleet: Fleet) -> OpenHosts:
     """Listen, and make the engine: nodes of the log are kept until their agents say more."""
     clock, lease, view, state = held.clock, held.lease, held.view, held.state
     limits = HubLimits(deadline_ns=wish.deadline_ns)
-    hub = open_hub(
-        wish.listen, str(state), clock, lease.token, limits=limits, site=wish.site, names=wish.names,
-        is_fresh=lambda: held.store.is_fresh(lease),
-    )  # fmt: skip
+    with _shared(wish.kube, state):
+        hub = open_hub(
+            wish.listen, str(state), clock, lease.token, limits=limits, site=wish.site, names=wish.names,
+            is_fresh=lambda: held.store.is_fresh(lease),
+        )  # fmt: skip
     try:
         engine: HostsEngine
         marks: NodeMarks | None = None

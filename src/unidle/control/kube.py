@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from unidle.clock import Clock, boottime_ns
@@ -13,6 +14,7 @@ from unidle.control.kube_objects import KubeObjects
 from unidle.control.store_files import say_line
 from unidle.engine.hosts.timing import HostsTiming, S
 from unidle.engine.kube.engine import WRITE_NS, KubeEngine
+from unidle.engine.kube.hub_secret import HubSecret
 from unidle.engine.kube.manifest import PodSettings, place_of
 from unidle.engine.kube.sources import KubeSources
 from unidle.engine.kube.token_reviews import TokenReviews
@@ -48,7 +50,7 @@ class KubeWish:
     ``hub_addresses``: each a ``HOST:PORT`` by which pods reach the controller; empty: where it listens. ``cpu_devices``: of each
     node without GPUs. ``agents``: NAMESPACE/NAME of the agents' service account; empty: the usual name in ``namespace``.
     ``agent_hub``: NAMESPACE/NAME of the ConfigMap in which agents find the controller; empty: it is not written.
-    ``hook_namespace``: of Jobs with commands of the site; empty: there are none. ``hook_image`` empty: ``box_image``. ``fleet``: what --fleet declares.
+    ``hook_namespace``: of Jobs with commands of the site; empty: there are none. ``hook_image`` empty: ``box_image``. ``fleet``: what --fleet declares. ``hub_secret``: NAMESPACE/NAME of the Secret that the hubs of several controllers share; empty: there is one controller.
     """
 
     box_image: str
@@ -63,16 +65,18 @@ class KubeWish:
     hook_namespace: str = ""
     hook_image: str = ""
     fleet: FleetFileGiven | None = None
+    hub_secret: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class KubeController:
-    """Who drives the cluster. ``nodes``: those that the log has; ``taken``: of which others use something, with their pods. ``may_write``: whether the store's lease surely holds."""
+    """Who drives the cluster. ``runs``: the run root of the store; ``nodes``: those that the log has; ``taken``: of which others use something, with their pods. ``may_write``: whether the store's lease surely holds."""
 
     clock: Clock
     fence: int
     timing: HostsTiming
     may_write: Callable[[], bool]
+    runs: Path
     nodes: tuple[Node, ...] = ()
     taken: Mapping[str, tuple[OtherPod, ...]] = field(default_factory=dict)
 
@@ -112,7 +116,7 @@ def kube_engine(
     do. Errors: BadInput, KubeError where the cluster does not answer."""
     client = open_client(access_of(wish), agent="unidle-controller")
     try:
-        settings = _settings(hub, wish, client)
+        settings = _settings(hub, wish, client, by.runs)
         declared = open_kube_fleet(
             client, open_writer(client, timeout_s=_WRITE_S), _allow(by), wish.fleet, always
         )
@@ -125,7 +129,7 @@ def kube_engine(
         declared.list_all(_LIST_S)
         sources.fleet.read_by(declared.rules(sources.fleet.rules))
         sources.list_all(_LIST_S)
-        sources.fleet.was_used(by.taken)
+        sources.fleet.was(by.nodes, by.taken)
         sources.at_start = sources.fleet.changes()
         reviews = TokenReviews(client.another(patience_s=0.0), settings)
         sources.also_close.append(reviews.close)
@@ -180,7 +184,15 @@ def access_of(wish: KubeWish) -> ClusterAccess:
     return named_access(wish.kubeconfig, wish.context)
 
 
-def _settings(hub: HubServer, wish: KubeWish, client: ApiClient) -> PodSettings:
+def hub_secret_of(wish: KubeWish) -> HubSecret | None:
+    """What several controllers share of their hubs. Errors: BadInput."""
+    named = _named("--hub-secret", "Secret", wish.hub_secret)
+    return (
+        None if named is None else HubSecret(open_client(access_of(wish), agent="unidle-controller"), *named)
+    )
+
+
+def _settings(hub: HubServer, wish: KubeWish, client: ApiClient, runs: Path) -> PodSettings:
     hubs = tuple(_address(text) for text in wish.hub_addresses) or (hub.addresses[0],)
     if hubs[0][0] in _EVERYWHERE:
         raise BadInput(
@@ -198,6 +210,7 @@ def _settings(hub: HubServer, wish: KubeWish, client: ApiClient) -> PodSettings:
         _named("--agent-account", "service account", wish.agents),
         _named("--agent-hub", "ConfigMap", wish.agent_hub),
         (wish.hook_namespace, wish.hook_image or wish.box_image) if wish.hook_namespace else None,
+        runs,
     )
 
 

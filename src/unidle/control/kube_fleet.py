@@ -27,7 +27,7 @@ from unidle.fleet import HOSTS, Fleet, Tier
 from unidle.kube.client import ApiClient
 from unidle.kube.nodes import FleetRules
 from unidle.kube.objects import UNIDLE_POLICIES, UNIDLE_QUEUES, UNIDLE_TOPOLOGIES, ObjectKind, RawObject
-from unidle.kube.protocol import EVERYTHING, KubeError, KubeWriter, Patch, Put, Vanished, Watch
+from unidle.kube.protocol import EVERYTHING, Emit, KubeError, KubeWriter, Patch, Put, Vanished, Watch
 from unidle.kube.reflector import follow
 from unidle.place.admission import tree_of_queues
 from unidle.view.state import View
@@ -38,6 +38,7 @@ FLEET_KINDS: Final[dict[FleetObjectKind, ObjectKind[RawObject]]] = {
 }  # fmt: skip
 _COUNTS_EVERY_NS: Final = 5_000_000_000
 _STEP_S: Final = 0.02
+_DELETED: Final = "Deleted"
 _AT_START: Final = "notices and continuous profiles change with the next start of the controller"
 Plain = dict[str, Any]
 
@@ -69,6 +70,7 @@ class KubeFleet:
         self._tiers = self._nodes = 0
         self._dirty = False
         self._counted_ns = 0
+        self._said: dict[str, tuple[int, str, str]] = {}  # by UID: what the newest Event of an object has
 
     @property
     def wake_fds(self) -> list[int]:
@@ -133,6 +135,7 @@ class KubeFleet:
                 self._writer.write(
                     Patch(FLEET_KINDS[kind], "", meta.name, {"ops": whole}, meta.uid, "json", "status")
                 )
+            self._say(kind, found)
 
     def close(self) -> None:
         for watch in self._watches.values():
@@ -149,6 +152,7 @@ class KubeFleet:
                 self._dirty = True
                 uid = event.object.metadata.uid
                 if isinstance(event, Vanished) or event.object.metadata.deletion_timestamp:
+                    self._said.pop(uid, None)
                     changed |= self._specs.pop(uid, None) is not None
                 elif self._specs.get(uid) != (spec := _plain(event.object.spec)):
                     self._specs[uid], changed = spec, True
@@ -202,11 +206,28 @@ class KubeFleet:
             status |= {"tiers": self._tiers, "nodes": self._nodes}
         return status
 
+    def _say(self, kind: FleetObjectKind, found: RawObject) -> None:
+        """An Event where an object is refused, and where it is no more: with the reason and the words of its condition."""
+        meta, accepted = found.metadata, self._acceptance(kind, found.metadata.uid)
+        before, now = self._said.get(meta.uid), (meta.generation, accepted.reason, accepted.message)
+        if before == now or accepted.reason == _DELETED or (accepted.accepted and before is None):
+            return
+        if accepted.accepted:
+            del self._said[meta.uid]
+        else:
+            self._said[meta.uid] = now
+        about = {"apiVersion": "unidle.dev/v1alpha1", "kind": kind, "name": meta.name, "uid": meta.uid}
+        note = accepted.message or "it is in use"
+        key = f"{meta.generation} {note}"
+        self._writer.write(
+            Emit(about, accepted.reason, note, key, action="Accept", warning=not accepted.accepted)
+        )
+
     def _acceptance(self, kind: FleetObjectKind, uid: str) -> Acceptance:
         if self._given is not None:
             text = f"the controller was started with --fleet {self._given.file}, which counts alone; start it without"
             return Acceptance(False, "FleetFile", text)
-        accepted = self._found.accepted.get(uid, Acceptance(False, "Deleted", "it is being deleted"))
+        accepted = self._found.accepted.get(uid, Acceptance(False, _DELETED, "it is being deleted"))
         notes = [accepted.message] if accepted.message else []
         if kind == "Topology" and accepted.accepted and self._missing:
             notes.append(self._missing)

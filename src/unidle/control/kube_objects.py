@@ -16,7 +16,8 @@ from unidle.engine.protocol import JobArrived
 from unidle.errors import BadInput
 from unidle.events import types as ev
 from unidle.files.job import job_from_mapping
-from unidle.jobs import JobSpec, Reason
+from unidle.jobs import NEVER, JobSpec, Reason
+from unidle.jobs.pod import NO_CPUS
 from unidle.kube.objects import UNIDLE_JOBS, RawObject
 from unidle.kube.protocol import Emit, KubeWriter, Patch, Put, Synced, Vanished, Watch
 from unidle.view.jobs import JobView
@@ -228,9 +229,12 @@ def events_of(found: RawObject, job: JobView | None, refused: str) -> Iterator[E
         yield Emit(about, "Invalid", refused, "refused", action="Submit", warning=True)
         return
     yield Emit(about, "Submitted", f"The job is {job.id}.", "submitted", action="Submit")
+    if not job.spec.requests.cpu_milli:
+        yield Emit(about, "NoCpuRequest", NO_CPUS, "no cpus", action="Submit", warning=True)
     if job.verdict is not None and not job.terminal:
         key = f"wait {len(job.attempts)} {job.verdict.code}"
-        yield Emit(about, camel(job.verdict.code), job.verdict.text, key)
+        warning = job.verdict.code in NEVER
+        yield Emit(about, camel(job.verdict.code), job.verdict.text, key, warning=warning)
     for attempt in job.attempts[-3:]:
         text = f"Attempt {attempt.number}: {attempt.because.text}"
         yield Emit(about, "Placed", text, f"placed {attempt.number}")

@@ -22,6 +22,7 @@ from unidle.control.services import ControllerServices
 from unidle.control.store_files import make_run_root, refuse_foreign, refuse_strays, say_line, state_dir
 from unidle.engine.local.engine import LocalEngine
 from unidle.engine.protocol import Engine
+from unidle.errors import StoreHeld
 from unidle.fleet import Fleet
 from unidle.place.policy import Unidle
 from unidle.store.protocol import Store
@@ -87,11 +88,14 @@ def take_up(
 
 
 @contextmanager
-def held_store(store: Store, data_dir: Path, purpose: str) -> Iterator[HeldStore]:
-    """The store with its lease and the view of its log. Errors: as of :func:`take_up`."""
+def held_store(
+    store: Store, data_dir: Path, purpose: str, standby: Callable[[str], None] | None = None
+) -> Iterator[HeldStore]:
+    """The store with its lease and the view of its log. ``standby``: called between two tries while another writer holds it,
+    with its name. Errors: as of :func:`take_up`."""
     refuse_foreign(store)
     _forget_password()
-    lease = store.acquire(purpose)
+    lease = _acquired(store, purpose, standby)
     try:
         view = renewed_view(store)
         clock = RealClock(store.last()[1], _clock_of_log(view))
@@ -99,6 +103,16 @@ def held_store(store: Store, data_dir: Path, purpose: str) -> Iterator[HeldStore
         yield HeldStore(store, lease, purpose, view, clock, root, state_dir(store, data_dir))
     finally:
         store.release(lease)
+
+
+def _acquired(store: Store, purpose: str, standby: Callable[[str], None] | None) -> Lease:
+    while True:
+        try:
+            return store.acquire(purpose)
+        except StoreHeld as error:
+            if standby is None:
+                raise
+            standby(error.problem)
 
 
 @contextmanager
@@ -136,7 +150,7 @@ def _services(
         detectors,
         _profiler(held, fleet, address),
         GangStacks(LocalStacks(held.root)),
-        _retention(held, fleet, address, say),
+        retention_of(held, address, say) if fleet.retention.on else None,
     )
 
 
@@ -184,11 +198,9 @@ def _profiler(held: HeldStore, fleet: Fleet, address: str) -> Profiler | None:
     return Profiler(orders, root.parent / "profiler.err")
 
 
-def _retention(
-    held: HeldStore, fleet: Fleet, address: str, say: Callable[[str], None] | None
-) -> Retention | None:
+def retention_of(held: HeldStore, address: str, say: Callable[[str], None] | None) -> Retention | None:
     """Only for a service: a command that drives one job leaves the others alone."""
-    if not address or held.purpose != "unidle up" or not fleet.retention.on:
+    if not address or held.purpose != "unidle up":
         return None
     from unidle.control.retention.policy import Retention
     from unidle.control.retention.worker import RetentionWorker

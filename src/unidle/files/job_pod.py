@@ -137,7 +137,7 @@ class PodPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ]
         | None,
         Meta(
-            description="Container image of the ranks, with Python 3.8 or newer as python3. Default: --image of `unidle up`.",
+            description="Container image of the ranks. It needs nothing of unidle, and no Python. Default: --image of `unidle up`.",
             examples=["ghcr.io/example/train:1.4"],
         ),
     ] = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -25,11 +26,12 @@ _MOST_AT_ONCE: Final = 64
 _IDLE_S: Final = 60.0
 
 
-class CommandServer:
-    """Serves until it is closed. ``context``: of TLS; the API server does not verify it."""
+class CallServer:
+    """Serves until it is closed. ``context``: of TLS; the API server does not verify it. ``answer``: to the body of one call;
+    it raises nothing, and is called by several threads."""
 
-    def __init__(self, listen: str, context: ssl.SSLContext, calls: Calls, identities: Identities) -> None:
-        self._calls, self._identities, self._context = calls, identities, context
+    def __init__(self, listen: str, context: ssl.SSLContext, answer: Callable[[bytes], bytes]) -> None:
+        self.answer, self._context = answer, context
         self._sockets = listening(listen)
         for each in self._sockets:
             each.setblocking(True)
@@ -44,27 +46,6 @@ class CommandServer:
         ]
         for thread in self._threads:
             thread.start()
-
-    def answer(self, body: bytes) -> bytes:
-        """The answer to one call. It raises nothing: an error is an answer."""
-        try:
-            call = msgspec.msgpack.decode(body, type=_Call)
-            user = self._identities.user(call.ticket, call.secret)
-            return msgspec.msgpack.encode(
-                {"value": self._calls.carry_out(user, call.call, call.more, call.id)}
-            )
-        except msgspec.DecodeError as error:
-            told: dict[str, Any] = {"kind": "BadInput", "problem": f"the call cannot be read: {error}"}
-        except CallForbidden as error:
-            told = {"kind": error.kind, "problem": str(error), "remedy": error.remedy}
-        except KubeError as error:
-            told = {"kind": "CannotRun", "problem": f"the API server does not answer the controller: {error.problem}",
-                    "field": error.field, "remedy": error.remedy}  # fmt: skip
-        except (UnidleError, NotThere) as error:
-            told = told_of(error)
-        except (KeyError, TypeError, ValueError) as error:
-            told = {"kind": "BadInput", "problem": f"the call cannot be read: {error!r}"}
-        return msgspec.msgpack.encode({"error": told})
 
     def close(self) -> None:
         self._is_closed = True
@@ -81,7 +62,6 @@ class CommandServer:
             thread.join()
         for _ in range(_MOST_AT_ONCE):  # until no call runs
             self._slots.acquire()
-        self._calls.close()
 
     def _accept(self, listener: socket.socket) -> None:
         while not self._is_closed:
@@ -118,6 +98,39 @@ class CommandServer:
             self._slots.release()
 
 
+class CommandServer(CallServer):
+    """Serves commands of users."""
+
+    def __init__(self, listen: str, context: ssl.SSLContext, calls: Calls, identities: Identities) -> None:
+        self._calls, self._identities = calls, identities
+        super().__init__(listen, context, self._answer)
+
+    def _answer(self, body: bytes) -> bytes:
+        """The answer to one call. It raises nothing: an error is an answer."""
+        try:
+            call = msgspec.msgpack.decode(body, type=_Call)
+            user = self._identities.user(call.ticket, call.secret)
+            return msgspec.msgpack.encode(
+                {"value": self._calls.carry_out(user, call.call, call.more, call.id)}
+            )
+        except msgspec.DecodeError as error:
+            told: dict[str, Any] = {"kind": "BadInput", "problem": f"the call cannot be read: {error}"}
+        except CallForbidden as error:
+            told = {"kind": error.kind, "problem": str(error), "remedy": error.remedy}
+        except KubeError as error:
+            told = {"kind": "CannotRun", "problem": f"the API server does not answer the controller: {error.problem}",
+                    "field": error.field, "remedy": error.remedy}  # fmt: skip
+        except (UnidleError, NotThere) as error:
+            told = told_of(error)
+        except (KeyError, TypeError, ValueError) as error:
+            told = {"kind": "BadInput", "problem": f"the call cannot be read: {error!r}"}
+        return msgspec.msgpack.encode({"error": told})
+
+    def close(self) -> None:
+        super().close()
+        self._calls.close()
+
+
 class _Call(msgspec.Struct, frozen=True):
     v: int
     ticket: str
@@ -128,7 +141,7 @@ class _Call(msgspec.Struct, frozen=True):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection. ``server`` is the :class:`CommandServer`."""
+    """One connection. ``server`` is the :class:`CallServer`."""
 
     protocol_version = "HTTP/1.1"
     server_version = f"unidle-commands/{VERSION}"

@@ -93,7 +93,7 @@ class Done(msgspec.Struct, frozen=True, tag_field="f", tag=wire.DONE):
 
 
 class Seen(msgspec.Struct, frozen=True, tag_field="f", tag=wire.SEEN):
-    """An observation. ``what``: ``node``, ``vitals``, ``use``, ``signs``, ``left``, ``ends``, ``looked``; a newer client may have others."""
+    """An observation. ``what``: ``node``, ``vitals``, ``use``, ``signs``, ``left``, ``ends``, ``looked``, ``output``; a newer client may have others."""
 
     what: Annotated[str, msgspec.Meta(max_length=64)]
     body: dict[str, Any] = {}
@@ -161,10 +161,24 @@ class Ping(msgspec.Struct, frozen=True, tag_field="f", tag=wire.PING):
 
 
 class Resume(msgspec.Struct, frozen=True, tag_field="f", tag=wire.RESUME):
-    """Send marks of an attempt from these ordinals on; keys are ranks in decimal."""
+    """Send marks of an attempt from these ordinals on; keys are ranks in decimal. ``output``: and what they print, from these bytes on."""
 
     attempt: Ordinal
     known: dict[str, Ordinal] = {}
+    output: dict[str, Ordinal] | msgspec.UnsetType = msgspec.UNSET
+
+
+class Printed(msgspec.Struct, frozen=True):
+    """In ``seen`` of a box: what a rank printed from byte ``at`` of its output on, in parts with the controller's time of each.
+
+    ``lines``: so many were printed before, where bytes before it are left out.
+    """
+
+    attempt: Ordinal
+    rank: Ordinal
+    at: Ordinal
+    parts: list[tuple[TimeNs, bytes]]
+    lines: Ordinal | None = None
 
 
 class SaveWish(msgspec.Struct, frozen=True):

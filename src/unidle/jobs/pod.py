@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
+NO_CPUS: Final = "the job requests no CPUs: on a busy node its pods get only what all others leave; add `requests: {cpus: N}`, N for each rank"
+"""Of a job on a cluster without that request: its pods have the smallest weight that there is."""
 ImagePull = Literal["Always", "IfNotPresent", "Never"]
 MountKind = Literal["claim", "secret", "config_map", "host_path", "memory", "empty"]
 TaintEffect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]

@@ -7,12 +7,13 @@ there are. The same objects give the same fleet, in whatever order they came.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from unidle.events.hosts import OtherPod
 from unidle.fleet import HOSTS, Fleet, Node, Tier
 from unidle.kube import objects
+from unidle.kube.given import Names, NodeGiven, devices_in, named, names_in
 from unidle.kube.nodes import FleetRules, ReadNode, read_node
 from unidle.kube.protocol import Put, Vanished
 from unidle.kube.tiers import tiers_of
@@ -42,13 +43,15 @@ class FleetChanges:
 
 @dataclass(slots=True)
 class _Entry:
-    """One node: its object, what is read of it, and what others use of it."""
+    """One node: its object, what is read of it, what others use of it, and what its kubelet gave to pods."""
 
     object: objects.KubeNode | None = None
     slices: dict[str, objects.ResourceSlice] = field(default_factory=dict)
     pods: dict[str, PodUse] = field(default_factory=dict)
     read: ReadNode | None = None
     used: NodeUse | None = None
+    given: NodeGiven | None = None
+    names: Names = field(default_factory=Names)
 
 
 class ClusterFleet:
@@ -68,15 +71,38 @@ class ClusterFleet:
         self._tiers: Counter[Tier] = Counter()  # how many nodes are below each
         self._changed: set[str] = set()  # nodes whose object or slices changed
         self._used: set[str] = set()  # nodes whose pods changed
+        self._was_named: dict[str, Names] = {}
         self._was_used: dict[str, dict[str, tuple[str, ...]]] = {}
         self._moved = False  # a tier came or left
 
-    def was_used(self, pods: Mapping[str, Iterable[OtherPod]]) -> None:
-        """By node, what an earlier report had of others: they keep their devices, and that none is left is news, too."""
+    def was(self, nodes: Iterable[Node], pods: Mapping[str, Iterable[OtherPod]]) -> None:
+        """What an earlier controller had. Devices of ``nodes`` keep their ids until a kubelet lists others. ``pods`` of
+        others, by node, keep their devices, and that none is left is news, too."""
+        self._was_named.update({node.id: names_in(node.devices) for node in nodes})
         self._was_used.update(
             {name: {pod.name: pod.devices for pod in found} for name, found in pods.items()}
         )
         self._used.update(name for name in pods if name in self._nodes)
+
+    def give(self, name: str, given: NodeGiven) -> None:
+        """What the kubelet of a node has given to pods, as the agent there reports it."""
+        entry = self._nodes.get(name)
+        if entry is not None:
+            entry.given = given
+            self._changed.add(name)
+            self._used.add(name)
+
+    def devices_of(self, name: str, ids: Mapping[str, Sequence[str]]) -> dict[str, int] | None:
+        """The devices that a pod on a node has by its kubelet's ``ids``, each with how many parts; None where these are not known."""
+        read = self.node(name)
+        return None if read is None else devices_in(read, ids)
+
+    def given_to(self, name: str, pod: str) -> dict[str, int] | None:
+        """The devices of a pod (NAMESPACE/NAME) on a node as its kubelet listed them last; None where that is not known."""
+        entry = self._nodes.get(name)
+        if entry is None or entry.given is None or entry.given.why or pod not in entry.given.pods:
+            return None
+        return self.devices_of(name, entry.given.pods[pod])
 
     def held_by(self, held: Callable[[str], Collection[str]]) -> None:
         """From now on, ids of devices of a node that jobs of ours hold are those."""
@@ -192,7 +218,10 @@ class ClusterFleet:
         if entry.object is None:
             return None
         slices = sorted(entry.slices.values(), key=lambda found: found.metadata.name)
-        return read_node(entry.object, slices, self.rules)
+        read = read_node(entry.object, slices, self.rules)
+        before = self._was_named.pop(read.node.id, None) or entry.names
+        read, entry.names = named(read, entry.given, before)
+        return read
 
     def _count(self, before: ReadNode | None, now: ReadNode | None) -> None:
         if before is not None and now is not None and before.way.tiers == now.way.tiers:
@@ -217,7 +246,14 @@ class ClusterFleet:
         earlier = self._was_used.pop(name, None)
         had = (earlier or {}) if before is None else {pod.name: pod.devices for pod in before.pods}
         read = entry.read
-        entry.used = node_use(name, entry.pods.values(), node.devices, read.resources, self._held(name), had)
+        given = {
+            use.name: found
+            for use in entry.pods.values()
+            if (found := self.given_to(name, use.name)) is not None
+        }
+        entry.used = node_use(
+            name, entry.pods.values(), node.devices, read.resources, self._held(name), had, given
+        )
         same = before is not None and replace(before, because=entry.used.because) == entry.used
         unsaid = before is None and not entry.pods and earlier is None
         return None if same or unsaid else entry.used

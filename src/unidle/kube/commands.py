@@ -36,6 +36,10 @@ PORT: Final = "commands"
 VERSION: Final = 1
 NO_TICKET: Final = "NoTicket"
 """The kind of the error for a ticket that is not good: a new one may be."""
+STANDBY: Final = "Standby"
+"""The kind of the error of a controller that does not serve the store now: another one does, or will within seconds."""
+_STANDBY_S: Final = 20.0
+_AGAIN_S: Final = 0.1
 _EARLIER_S: Final = 300.0
 _TIMEOUT_S: Final = 60.0
 _TRIES: Final = 5
@@ -111,6 +115,17 @@ class CommandCalls:
         self.client.close()
 
     def _sent(self, ticket: CommandTicket, what: str, more: Mapping[str, Any]) -> Any:
+        """Several controllers stand behind one Service: the API server takes any of them, so the call is sent until one serves."""
+        end_s = time.monotonic() + _STANDBY_S
+        while True:
+            try:
+                return self._sent_once(ticket, what, more)
+            except CallFailed as error:
+                if error.kind != STANDBY or time.monotonic() > end_s:
+                    raise
+                time.sleep(_AGAIN_S)
+
+    def _sent_once(self, ticket: CommandTicket, what: str, more: Mapping[str, Any]) -> Any:
         # by its id the controller carries out only once what changes something
         told = {"v": VERSION, "id": secrets.token_hex(8), "ticket": ticket.name, "secret": ticket.secret}
         body = msgspec.msgpack.encode({**told, "call": what, "with": more})

@@ -31,11 +31,15 @@ def is_device(resource: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class NodeDevices:
-    """``resources`` has for each device the resource that a pod requests to get it. ``sources``: where all that is from."""
+    """``resources`` has for each device the resource that a pod requests to get it. ``sources``: where all that is from.
+
+    ``names`` has for each device ``DRIVER/NAME`` of its ResourceSlice; empty where it has none.
+    """
 
     devices: tuple[Device, ...]
     resources: tuple[str, ...]
     sources: tuple[str, ...]
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ def devices_of(node: KubeNode, slices: Sequence[ResourceSlice], cpu_devices: int
     A vendor's devices are those of its ResourceSlices, where it has any: they have UUIDs and memory. Else allocatable
     counts them, and labels name their model.
     """
-    listed, sources = _listed(node, slices)
+    listed, names, sources = _listed(node, slices)
     vendors = {device.vendor for device in listed}
     devices = listed
     resources = [_DEFAULT_RESOURCE[device.vendor] for device in listed]
@@ -72,7 +76,8 @@ def devices_of(node: KubeNode, slices: Sequence[ResourceSlice], cpu_devices: int
         devices = [Device(f"{name}/{k}", name, k, "cpu") for k in range(cpu_devices)]
         resources = ["cpu"] * cpu_devices
         sources.append(f"{cpu_devices} CPU devices: as configured for nodes without GPUs")
-    return NodeDevices(tuple(devices), tuple(resources), tuple(sources))
+    names += [""] * (len(devices) - len(names))
+    return NodeDevices(tuple(devices), tuple(resources), tuple(sources), tuple(names))
 
 
 _DEFAULT_RESOURCE: Final[dict[Vendor, str]] = {"nvidia": NVIDIA, "amd": AMD, "ascend": "huawei.com/Ascend910"}
@@ -177,10 +182,11 @@ def _number(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 12 else 0
 
 
-def _listed(node: KubeNode, slices: Sequence[ResourceSlice]) -> tuple[list[Device], list[str]]:
-    """The GPUs in the node's ResourceSlices, pool by pool."""
+def _listed(node: KubeNode, slices: Sequence[ResourceSlice]) -> tuple[list[Device], list[str], list[str]]:
+    """The GPUs in the node's ResourceSlices, pool by pool; ``DRIVER/NAME`` of each, and where they were read."""
     name = node.metadata.name
     devices: list[Device] = []
+    names: list[str] = []
     sources = []
     for driver, vendor in _DRIVERS.items():
         whole_gpus = sorted(
@@ -189,10 +195,11 @@ def _listed(node: KubeNode, slices: Sequence[ResourceSlice]) -> tuple[list[Devic
         )
         first = len(devices)
         devices += [_device(name, first + k, found, driver, vendor) for k, found in enumerate(whole_gpus)]
+        names += [f"{driver}/{found.name}" for found in whole_gpus]
         if whole_gpus:
             model = devices[first].model or "GPU"
             sources.append(f"{len(whole_gpus)} x {model}: ResourceSlices of driver {driver}")
-    return devices, sources
+    return devices, names, sources
 
 
 def _newest(slices: Sequence[ResourceSlice], driver: str) -> Iterable[ClusterDevice]:

@@ -45,9 +45,8 @@ class FleetRules:
 
 @dataclass(frozen=True, slots=True)
 class ReadNode:
-    """A node and what ``unidle fleet`` shows of it. ``resources``: by device, what a pod requests to get it.
-
-    ``sources`` are pairs of what was read and where: ``("devices", "8 x H100: allocatable nvidia.com/gpu")``.
+    """A node and what ``unidle fleet`` shows of it. ``resources``: by device, what a pod requests to get it; ``names``: by device, that of its
+    ResourceSlice, or empty. ``sources`` are pairs of what was read and where: ``("devices", "8 x H100: allocatable nvidia.com/gpu")``.
     """
 
     node: Node
@@ -56,6 +55,7 @@ class ReadNode:
     because: Reason
     resources: tuple[str, ...]
     sources: tuple[tuple[str, str], ...]
+    names: tuple[str, ...] = ()
 
 
 def read_node(node: objects.KubeNode, slices: Sequence[objects.ResourceSlice], rules: FleetRules) -> ReadNode:
@@ -95,7 +95,7 @@ def read_node(node: objects.KubeNode, slices: Sequence[objects.ResourceSlice], r
         gpu_links=links if links in rules.gpu_links else "",
         sources=_shown(sources),
     )
-    return ReadNode(read, way, health, because, found.resources, tuple(sources))
+    return ReadNode(read, way, health, because, found.resources, tuple(sources), found.names)
 
 
 def _network(way: Way, rules: FleetRules) -> Iterator[tuple[str, str]]:

@@ -85,35 +85,49 @@ def node_use(
     resources: tuple[str, ...],
     held: Collection[str] = (),
     before: Mapping[str, Collection[str]] = MappingProxyType({}),
+    given: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
 ) -> NodeUse:
-    """What ``pods`` take of ``node`` together. Which devices they have, Kubernetes does not show: those that no job of ours
-    holds, from the last one on. A pod keeps those that it had ``before`` (by its name).
+    """What ``pods`` take of ``node`` together. ``given`` has the devices of pods by their name, as far as the node's kubelet
+    was asked, each with how many of its parts. All others have those that no job of ours holds, from the last one on: the
+    API server does not show which. Such a pod keeps those that it had ``before``.
 
     ``resources`` has the resource of each device, ``held`` ids of devices that jobs of ours hold.
     """
     found = sorted(pods, key=lambda use: use.name)
     cpus = sum((use.cpus for use in found), _ZERO)
     memory = sum((use.memory_bytes for use in found), _ZERO)
-    parts = {device.id: len(device.slices_ppm) for device in devices if device.id not in held}
+    parts = _left(devices, held, given)
     offers: dict[str, list[str]] = {}
     for device, resource in zip(reversed(devices), reversed(resources), strict=True):
         if device.id in parts:
             offers.setdefault(resource, []).append(device.id)
-    given: dict[str, list[str]] = {use.name: [] for use in found if use.devices}
-    missing = {use.name: dict(use.devices) for use in found if use.devices}
+    has = {use.name: list(given.get(use.name, ())) for use in found if use.devices or use.name in given}
+    missing = {use.name: dict(use.devices) for use in found if use.devices and use.name not in given}
     for again in (True, False):  # first what a pod had, then what is left
         for name, wanted in missing.items():
             for resource in wanted:
                 known = before.get(name, ())
                 chosen = [one for one in offers.get(resource, ()) if not again or one in known]
-                given[name] += _take(chosen, parts, wanted, resource)
+                has[name] += _take(chosen, parts, wanted, resource)
     others = tuple(
-        OtherPod(use.name, use.phase, tuple(sorted(dict.fromkeys(given[use.name]))))
+        OtherPod(use.name, use.phase, tuple(sorted(dict.fromkeys(has[use.name]))))
         for use in found
-        if use.devices
+        if use.name in has
     )
     taken = tuple(sorted({device for pod in others for device in pod.devices}))
     return NodeUse(node, float(cpus), int(memory), taken, _because(found), others)
+
+
+def _left(
+    devices: Iterable[Device], held: Collection[str], given: Mapping[str, Mapping[str, int]]
+) -> dict[str, int]:
+    """By device that no job of ours holds, its parts that no pod is known to have."""
+    parts = {device.id: len(device.slices_ppm) for device in devices if device.id not in held}
+    for some in given.values():
+        for one, count in some.items():
+            if one in parts:
+                parts[one] = max(parts[one] - count, 0)
+    return parts
 
 
 def _take(

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from unidle.engine.hosts.box_link import BoxLink
+from unidle.engine.hosts.gang_state import GangState, Key
+from unidle.engine.hosts.grants import RankGrants
 from unidle.engine.hosts.host_nodes import HostNodes
+from unidle.engine.hosts.kept_output import KeptOutput
 from unidle.engine.hosts.outbox import HubFacts, Outbox
 from unidle.engine.hosts.timing import HostsTiming
 from unidle.engine.protocol import StartGang
@@ -123,10 +126,13 @@ class AgentBoxes:
 
 @dataclass(frozen=True, slots=True)
 class Hosting:
-    """Where nodes and boxes come from: what makes the two parts of one engine."""
+    """Where nodes and boxes come from: what makes the parts of one engine. ``grants`` None: agents make parts of devices.
+    ``kept`` keeps what is printed in boxes whose disk goes with them."""
 
     nodes: Callable[[Fleet, int, HostsTiming, Outbox], HostNodes]
     boxes: Callable[[Outbox, HostNodes, HubFacts, HostsTiming], BoxMaker]
+    grants: Callable[[Outbox, HostNodes, dict[Key, GangState]], RankGrants] | None = None
+    kept: KeptOutput | None = None
 
 
 BY_AGENTS: Final = Hosting(HostNodes, AgentBoxes)

@@ -20,6 +20,7 @@ from unidle.engine.hosts.gang_uses import GangUses
 from unidle.engine.hosts.host_nodes import HostNode
 from unidle.engine.hosts.host_word import HostWord
 from unidle.engine.hosts.job_saves import attempt_of
+from unidle.engine.hosts.kept_output import resume_of
 from unidle.engine.hosts.outbox import HubFacts, Outbox
 from unidle.engine.hosts.silence import lost_because, report_heard, report_silence
 from unidle.engine.hosts.timers import Timers
@@ -40,7 +41,7 @@ class HostsCore:
         self, hub: HubFacts, fleet: Fleet, start_ns: int, fence: int, timing: HostsTiming, orders: OrdersOf,
         hosting: Hosting = BY_AGENTS,
     ) -> None:  # fmt: skip
-        self._hub, self._timing = hub, timing
+        self._hub, self._timing, self._kept = hub, timing, hosting.kept
         self.out = Outbox(fence)
         self.boxes = BoxLinks(start_ns)
         self.nodes = hosting.nodes(fleet, start_ns, timing, self.out)
@@ -50,7 +51,7 @@ class HostsCore:
         self.of_job: dict[str, dict[int, GangState]] = {}
         self._open: set[str] = set()
         self._timers = Timers[tuple[str, str, int | str]]()
-        self.cuts = GangCuts(self.out, self.nodes, self.gangs)
+        self.cuts = (hosting.grants or GangCuts)(self.out, self.nodes, self.gangs)
         self.moves = GangMoves(self.out, self.boxes, self.maker, self.nodes, hub, timing, orders, self.cuts)
         self.host_word = HostWord(self)
         for link in self.nodes.at.values():
@@ -140,8 +141,7 @@ class HostsCore:
     # -- what the hub reports --------------------------------------------------------------------
 
     def joined(self, event: Joined, now_ns: int) -> None:
-        self.out.now_ns = now_ns
-        peer = event.peer
+        self.out.now_ns, peer = now_ns, event.peer
         if peer.kind == "reader":
             return
         heard_ns = self._hub.acknowledged_ns(peer.id) or now_ns
@@ -271,7 +271,7 @@ class HostsCore:
             else:
                 rank.may_run, rank.sent = False, None
         if known:
-            self.out.tell(peer.id, frames.Resume(gang.attempt, known))
+            self.out.tell(peer.id, resume_of(self._kept, gang, peer.node, known))
         if gang.unsettled:
             self._look_at_gang_at(gang, self.out.now_ns + _LOOK_NS)
 
@@ -284,7 +284,7 @@ class HostsCore:
             return
         taken = rank.take(frame.first, timed_marks(rank, frame.marks, self.out.now_ns))
         if taken is None:  # some are missing, so ask for them again
-            self.out.tell(link.peer.id, frames.Resume(gang.attempt, {str(rank.rank): rank.known}))
+            self.out.tell(link.peer.id, resume_of(self._kept, gang, link.node, {str(rank.rank): rank.known}))
         elif taken[1]:
             self.out.seen.append(RankMarks(*gang.key, rank.rank, *taken))
 

@@ -60,8 +60,9 @@ class HostsEngine:
         self._core = HostsCore(
             hub, fleet, clock.now_ns(), fence, timing or HostsTiming(), self._orders, hosting
         )  # fmt: skip
+        self._kept = hosting.kept
         self.commands: NodeCommands = HostCommands(self._core, clock, self._name, self._flush)
-        self._reads = Reads()
+        self._reads = Reads(hosting.kept)
         self._poller = select.poll()
         self._poller.register(hub.wake_fd, select.POLLIN)
         self._poller.register(self._reads.wake_fd, select.POLLIN)
@@ -106,6 +107,8 @@ class HostsEngine:
         """The boxes of the job end."""
         self._core.finish(job)
         self._flush()
+        if self._kept is not None:
+            self._kept.forget(job)
 
     def keep(self, jobs: Collection[str]) -> None:
         """Boxes of other jobs end when they say hello."""
@@ -167,6 +170,10 @@ class HostsEngine:
             if event.peer in self._peers and self._peers[event.peer].kind == "reader":
                 self._hub.send(peer, self._forget(frame, now_ns))
             return
+        if self._kept is not None and isinstance(frame, frames.Seen) and frame.what == wire.OUTPUT:
+            if (link := self._core.boxes.of_peer.get(peer)) is not None:
+                self._kept.take(self._core.gangs, link.node, link.job, frame.body)
+            return
         self._core.received(event, now_ns)
         if self.on_seen is not None and isinstance(event.frame, frames.Seen) and event.peer in self._peers:
             self.on_seen(self._peers[event.peer], event.frame)
@@ -216,6 +223,8 @@ class HostsEngine:
         """Let go of the hub; what runs continues within the leases of its boxes."""
         self._reads.close()
         self._hub.close()
+        if self._kept is not None:
+            self._kept.close()
 
     def _flush(self) -> None:
         queued, self._core.out.queued = self._core.out.queued, []

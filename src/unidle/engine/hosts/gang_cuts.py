@@ -15,6 +15,7 @@ import msgspec
 from unidle import wire
 from unidle.engine.hosts.box_maker import BoxMaker
 from unidle.engine.hosts.gang_state import GangState, Key
+from unidle.engine.hosts.grants import RankGrant
 from unidle.engine.hosts.host_nodes import HostNodes
 from unidle.engine.hosts.outbox import Outbox
 from unidle.engine.protocol import Landed, StartGang
@@ -23,16 +24,6 @@ from unidle.hub import frames
 from unidle.hub.protocol import Peer
 
 NO_PARTS: Final = "parts of devices cannot be made in pods: request whole devices"
-
-
-class RankGrant(msgspec.Struct, frozen=True):
-    """What a host gives one rank: variables, and bounds where they are not None."""
-
-    rank: frames.Ordinal
-    slices: tuple[str, ...] = ()
-    env: dict[str, str] = {}
-    cpus: float | None = None
-    memory_bytes: int | None = None
 
 
 class _Made(msgspec.Struct, frozen=True):

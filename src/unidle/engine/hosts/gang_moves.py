@@ -11,8 +11,8 @@ from typing import Final
 
 from unidle.engine.hosts.box_link import BoxLink, BoxLinks
 from unidle.engine.hosts.box_maker import BoxMaker
-from unidle.engine.hosts.gang_cuts import GangCuts
 from unidle.engine.hosts.gang_state import GangState, RankState, numbers
+from unidle.engine.hosts.grants import RankGrants
 from unidle.engine.hosts.host_nodes import HostNodes
 from unidle.engine.hosts.job_saves import saves_of
 from unidle.engine.hosts.orders import BoxHost, granted, start_frames
@@ -35,7 +35,7 @@ class GangMoves:
 
     def __init__(
         self, out: Outbox, boxes: BoxLinks, maker: BoxMaker, nodes: HostNodes, hub: HubFacts, timing: HostsTiming,
-        orders: OrdersOf, cuts: GangCuts,
+        orders: OrdersOf, cuts: RankGrants,
     ) -> None:  # fmt: skip
         self._out, self._boxes, self._maker, self._nodes, self._hub = out, boxes, maker, nodes, hub
         self._timing, self._orders, self._cuts = timing, orders, cuts

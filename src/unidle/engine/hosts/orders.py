@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import msgspec
 
 from unidle import wire
-from unidle.engine.hosts.gang_cuts import RankGrant
 from unidle.engine.hosts.gang_state import RankState
+from unidle.engine.hosts.grants import RankGrant
 from unidle.engine.hosts.job_saves import HOLD_DIR
 from unidle.engine.local import launch
 from unidle.engine.protocol import StartGang

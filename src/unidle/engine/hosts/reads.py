@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 from unidle.engine.hosts.core import HostsCore
+from unidle.engine.hosts.kept_output import KeptOutput
 from unidle.errors import CannotRun
 from unidle.hub import frames
 from unidle.hub.file_parts import NotThere, RankFilePart, part_of
@@ -31,7 +33,8 @@ class ReadRequest:
 class Reads:
     """Requests of other threads. ``wake_fd`` is readable while one waits to be sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: KeptOutput | None = None) -> None:
+        self._kept = kept
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._asked: deque[tuple[ReadRequest, Future[RankFilePart]]] = deque()
         self._closed = False
@@ -47,7 +50,7 @@ class Reads:
         return future
 
     def send(self, core: HostsCore) -> None:
-        """In the loop: pass on what was asked for. The box is asked, or the agent where the box has ended."""
+        """In the loop: pass on what was asked for. The box is asked, or the agent where the box has ended; or it is read from what was kept."""
         try:
             os.eventfd_read(self.wake_fd)
         except BlockingIOError:
@@ -55,7 +58,19 @@ class Reads:
         while self._asked:
             request, future = self._asked.popleft()
             if future.set_running_or_notify_cancel():
-                _send(core, request, future)
+                self._send(core, request, future)
+
+    def _send(self, core: HostsCore, request: ReadRequest, future: Future[RankFilePart]) -> None:
+        place, kept = (request.job, request.attempt, request.rank), self._kept
+        over = (request.job, request.attempt) not in core.gangs
+
+        def failed(error: CannotRun) -> None:
+            if kept is not None and over and kept.has(place):
+                kept.read(place, request.file, request.offset, min(request.count, MOST_BYTES), future)
+            else:
+                future.set_exception(error)
+
+        _send(core, request, future, failed)
 
     def close(self) -> None:
         if self._closed:
@@ -71,12 +86,14 @@ class Reads:
                 future.set_exception(CannotRun("the controller ends"))
 
 
-def _send(core: HostsCore, request: ReadRequest, future: Future[RankFilePart]) -> None:
+def _send(
+    core: HostsCore, request: ReadRequest, future: Future[RankFilePart], failed: Callable[[CannotRun], None]
+) -> None:
     link = core.boxes.at.get((request.node, request.job))
     box = None if link is None else link.peer
     peer = box or core.nodes.agent(request.node)
     if peer is None:
-        future.set_exception(
+        failed(
             CannotRun("its host is not connected", field="node", value=request.node, remedy="try again later")
         )
         return
@@ -85,7 +102,7 @@ def _send(core: HostsCore, request: ReadRequest, future: Future[RankFilePart]) -
         try:
             future.set_result(_part(done))
         except CannotRun as error:
-            future.set_exception(error)
+            failed(error)
 
     number = core.out.ask(peer.id, answered)
     job = "" if peer is box else request.job

@@ -19,6 +19,7 @@ LABELS: Final = {"app.kubernetes.io/name": "unidle-agent", "app.kubernetes.io/pa
 SHARED: Final = {
     "hostPID": "ranks are processes of other pods",
     "hostPath /var/lib/kubelet/pods": "read only: which process is which rank",
+    "hostPath /var/lib/kubelet/pod-resources": "read only: the kubelet's socket that lists which devices each pod has",
 }
 """What the pod has of its node besides capabilities, and what it is for."""
 ALWAYS: Final = {
@@ -36,6 +37,7 @@ PROFILER: Final = {
 _STATE: Final = "/var/lib/unidle"
 _AUTHORITY: Final = "/etc/unidle"
 _PODS: Final = "/var/lib/kubelet/pods"
+_DEVICES: Final = "/var/lib/kubelet/pod-resources"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,8 @@ def _pod(settings: AgentSettings) -> dict[str, Any]:
             token_volume(),
             {"name": "hub", "configMap": {"name": settings.hub}},
             {"name": "pods", "hostPath": {"path": _PODS, "type": "Directory"}},
+            # the directory: a kubelet that starts again makes another socket
+            {"name": "pod-resources", "hostPath": {"path": _DEVICES}},
         ],
     }
 
@@ -107,6 +111,7 @@ def _container(settings: AgentSettings) -> dict[str, Any]:
             f"--token-file={TOKENS}/token",
             f"--authority={_AUTHORITY}/authority",
             f"--pods={_PODS}",
+            f"--pod-resources={_DEVICES}/kubelet.sock",
             f"--state={_STATE}/agent",
             "--kernel-log=syslog",
         ],
@@ -145,6 +150,7 @@ def _mounts() -> list[dict[str, Any]]:
         {"name": "unidle-token", "mountPath": TOKENS, "readOnly": True},
         {"name": "hub", "mountPath": _AUTHORITY, "readOnly": True},
         {"name": "pods", "mountPath": _PODS, "readOnly": True, "mountPropagation": "HostToContainer"},
+        {"name": "pod-resources", "mountPath": _DEVICES, "readOnly": True},
     ]
 
 

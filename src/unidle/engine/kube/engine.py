@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+import msgspec
+
+from unidle import wire
 from unidle.boot import boottime_ns
 from unidle.clock import Clock
 from unidle.engine.hosts.box_link import Place
 from unidle.engine.hosts.box_maker import Hosting
 from unidle.engine.hosts.engine import HostsEngine
+from unidle.engine.hosts.gang_state import GangState, Key
 from unidle.engine.hosts.host_nodes import HostNode, HostNodes
+from unidle.engine.hosts.kept_output import KeptOutput
 from unidle.engine.hosts.node_commands import HostCommands
 from unidle.engine.hosts.outbox import Outbox
 from unidle.engine.hosts.timing import HostsTiming, S
 from unidle.engine.kube.hook_jobs import HookJobs, HookSettings
 from unidle.engine.kube.hub_address import HubAddressNote
-from unidle.engine.kube.manifest import PodSettings, place_of
+from unidle.engine.kube.manifest import PodSettings, place_of, pod_name
 from unidle.engine.kube.node_marks import KubeMarks
 from unidle.engine.kube.nodes import KubeNodes
+from unidle.engine.kube.pod_grants import PodGrants
 from unidle.engine.kube.pod_reading import disrupted, end_text, has_terminated, never_started, pod_phase
 from unidle.engine.kube.pods import PodBoxes, PodState
 from unidle.engine.kube.sources import OUT_OF_SERVICE, KubeSources
@@ -26,9 +32,11 @@ from unidle.engine.node_marks import NodeMark
 from unidle.engine.protocol import JobArrived, LiveAttempt, Observation, PodsReached, StartGang, Taken
 from unidle.events.hosts import PodPhase
 from unidle.fleet import Fleet, device_of
-from unidle.hub.protocol import Hub
+from unidle.hub import frames
+from unidle.hub.protocol import Hub, Received
 from unidle.jobs import Reason
 from unidle.kube.cluster_fleet import FleetChanges
+from unidle.kube.given import NodeGiven
 from unidle.kube.objects import Pod
 from unidle.kube.protocol import Put, Vanished
 
@@ -55,11 +63,17 @@ class KubeEngine(HostsEngine):
             assert isinstance(nodes, KubeNodes)
             return PodBoxes(settings, sources.writer, out, nodes)
 
-        super().__init__(hub, fleet, clock, fence, timing, Hosting(KubeNodes, boxes))
+        def grants(out: Outbox, nodes: HostNodes, gangs: dict[Key, GangState]) -> PodGrants:
+            return PodGrants(out, nodes, gangs, self._pod_of, sources.fleet.devices_of)
+
+        kept = None if settings.runs is None else KeptOutput(settings.runs, self._say)
+        super().__init__(hub, fleet, clock, fence, timing, Hosting(KubeNodes, boxes, grants, kept))
         pods, nodes = self._core.maker, self._core.nodes
         assert isinstance(pods, PodBoxes)
         assert isinstance(nodes, KubeNodes)
+        assert isinstance(self._core.cuts, PodGrants)
         self.pods, self._nodes, self._word = pods, nodes, self._core.host_word
+        self._grants, self._given = self._core.cuts, set[str]()  # nodes whose devices were listed again
         self._marks = KubeMarks(sources.writer, lambda pod: place_of(settings, pod) is not None, self._say)
         assert isinstance(self.commands, HostCommands)
         self.commands = self._hooks = _hook_jobs(settings, self.commands, sources, clock)
@@ -98,9 +112,15 @@ class KubeEngine(HostsEngine):
 
     def held(self, node: str) -> set[str]:
         """Devices of a node that gangs have."""
-        gangs = (gang for gang in self._core.gangs.values() if node in gang.nodes)
-        places = (place for gang in gangs if gang.command is not None for place in gang.command.places)
-        return {device_of(piece) for place in places if place.node == node for piece in place.slices}
+        found: set[str] = set()
+        for gang in self._core.gangs.values():
+            if node not in gang.nodes or gang.command is None:
+                continue
+            got = self._grants.held(gang)
+            for place in gang.command.places:
+                if place.node == node:
+                    found.update(map(device_of, got.get(place.rank, place.slices)))
+        return found
 
     def start(self, command: StartGang) -> None:
         super().start(command)
@@ -117,6 +137,7 @@ class KubeEngine(HostsEngine):
         declared = self._declarations.poll()
         if declared:
             self._sources.fleet.read_by(self._declarations.rules(self._sources.fleet.rules))
+        given, self._given = self._given, set()
         changes, pods = self._sources.poll()
         # before what boxes sent: one that reports its end is asked why, and the cluster may have shown that already
         for change in pods:
@@ -125,6 +146,8 @@ class KubeEngine(HostsEngine):
         seen = super().poll()
         now_ns = self._core.out.now_ns = self._clock.now_ns()
         self._take_fleet(changes, now_ns, declared=declared)
+        for name in sorted(given):  # of which this poll has the ids of devices
+            self._grants.look_again(name, self._sources.fleet.given_to)
         for change in pods:
             self._take_pod(change)
         phases, self._phases = self._phases, {}
@@ -146,6 +169,28 @@ class KubeEngine(HostsEngine):
         self._flush()
         more, self._core.out.seen = self._core.out.seen, []
         return [*seen, *more, *self.arrivals()]
+
+    def _received(self, event: Received, now_ns: int) -> None:
+        super()._received(event, now_ns)
+        frame = event.frame
+        if isinstance(frame, frames.Seen) and frame.what == wire.DEVICES:
+            self._take_given(event.peer, frame.body)
+
+    def _take_given(self, peer: int, body: dict[str, object]) -> None:
+        """An agent lists which devices the pods of its node have."""
+        link = self._nodes.of_peer.get(peer)
+        if link is None:
+            return
+        try:
+            given = msgspec.convert(body, NodeGiven)
+        except msgspec.ValidationError:
+            return  # of another release: it is not known
+        self._grants.reported(link.node.id, known=not given.why)
+        self._sources.fleet.give(link.node.id, given)
+        self._given.add(link.node.id)
+
+    def _pod_of(self, job: str, node: str) -> str:
+        return f"{self._settings.namespace}/{pod_name(self._settings.controller, job, node)}"
 
     def _take_written(self, now_ns: int) -> None:
         for result in self._sources.writer.poll():

@@ -1,7 +1,7 @@
 """The pod of one job on one node, as it is sent to the API server. Pure: the same input gives the same object.
 
 ``docs/how-to/kubernetes.md`` shows it. The box is its first process: an init container of unidle's image copies it into
-the pod, so that the image of the job needs nothing but Python. Nothing in the pod is secret: its identity is a token
+the pod, with a Python of its own, so that the image of the job needs neither. Nothing in the pod is secret: its identity is a token
 that the kubelet puts there, and which names the pod.
 """
 
@@ -14,8 +14,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
+from unidle.engine.local.ranks.own_python import words_of
 from unidle.engine.protocol import StartGang
 from unidle.fleet import Device, device_of
 from unidle.jobs import JobSpec
@@ -36,6 +38,10 @@ AGENT_ACCOUNT: Final = "unidle-agent"
 """Service account of the agents, in the namespace of the controller unless another is named."""
 PLACE: Final = "/unidle"
 TOKENS: Final = "/var/run/secrets/unidle.dev"
+PYTHON: Final = tuple(words_of(f"{PLACE}/python"))
+"""In a pod: the words before the arguments of unidle's own Python."""
+_BOX: Final = "/box.pyz"
+_IMAGE_PYTHON: Final = "/python"  # in unidle's image
 _TOKEN_S: Final = 3600
 _SHARED: Final = "/dev/shm"  # noqa: S108 - data loaders share tensors there, and a container has but 64 MiB of it
 _COPY_USER: Final = 65532  # as of unidle's own image; any will do
@@ -52,6 +58,7 @@ class PodSettings:
     unidle's image; ``image`` the one of jobs that name none. ``agents``: namespace and name of the agents' service
     account; None: :data:`AGENT_ACCOUNT` in ``namespace``. ``agent_hub``: those of the ConfigMap from which agents read the
     first of ``hubs``; None: the site writes it. ``hooks``: namespace and image of Jobs that run commands of the site on nodes.
+    ``runs``: the run root of the store, where what pods print is kept.
     """
 
     namespace: str
@@ -63,6 +70,7 @@ class PodSettings:
     agents: tuple[str, str] | None = None
     agent_hub: tuple[str, str] | None = None
     hooks: tuple[str, str] | None = None
+    runs: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +220,7 @@ def _box_copy(settings: PodSettings, wish: PodWish) -> dict[str, Any]:
     return {
         "name": "unidle-box",
         "image": settings.box_image,
-        "args": ["box", PLACE],
+        "command": [*words_of(_IMAGE_PYTHON), "-I", _BOX, "--copy", PLACE],
         "volumeMounts": [{"name": "unidle", "mountPath": PLACE}],
         "securityContext": _rights(()) | user,
     }
@@ -249,7 +257,7 @@ def _container(settings: PodSettings, wish: PodWish, job: str, node: str) -> dic
     found: dict[str, Any] = {
         "name": CONTAINER,
         "image": wish.image or settings.image,
-        "command": ["python3", f"{PLACE}/box.pyz", f"{PLACE}/box", "--output"],
+        "command": [*PYTHON, "-I", f"{PLACE}{_BOX}", f"{PLACE}/box", "--output"],
         "env": [{"name": "UNIDLE_BOX", "value": json.dumps(told, sort_keys=True)}],
         "volumeMounts": [
             {"name": "unidle", "mountPath": PLACE},

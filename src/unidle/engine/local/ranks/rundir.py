@@ -12,6 +12,7 @@
 - ``stop``: the grace of a stop that was asked for
 - ``reserve``: disk space kept for the exit record
 
+Of ranks in pods the store has copies of ``log``, and ``JOB/copied``.
 A box has ``JOB/lease`` (until when its ranks may run), ``JOB/box.lock`` and ``JOB/ATTEMPT/released`` there, too.
 
 Standard library only: the supervisor imports it.
@@ -44,6 +45,8 @@ STOP = "stop"
 RESERVE = "reserve"
 FILLS = "fill.jsonl"  # of the job: what fillers did in the waits of its ranks
 RELEASED = "released"
+COPIED = "copied"
+COPY = b"K\n"  # the first line of the times of a log that is a copy: other files than the rank's own
 HOLDERS = ".holders"  # in the run root: no job's name begins with a dot
 SLICES = ".slices"  # there, too: what attempts hold of devices that are cut
 

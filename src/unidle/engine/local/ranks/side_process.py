@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
+
+from unidle.engine.local.ranks.own_python import own_python
 
 TYPE_CHECKING = False  # a box at rest has no use for typing
 if TYPE_CHECKING:
@@ -51,5 +52,5 @@ def start(
         (os.POSIX_SPAWN_DUP2, 0 if out is None else out, 1),
         (os.POSIX_SPAWN_OPEN, 2, errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
     ]
-    command = [sys.executable, "-P", *arguments]
-    return SideProcess(os.posix_spawn(sys.executable, command, env, file_actions=actions, setsid=True))
+    command = [*own_python(), "-P", *arguments]
+    return SideProcess(os.posix_spawn(command[0], command, env, file_actions=actions, setsid=True))

@@ -6,9 +6,9 @@ import fcntl
 import os
 import signal
 import socket
-import sys
 
 from unidle.engine.local.ranks import netns, rundir
+from unidle.engine.local.ranks.own_python import own_python
 
 ANY_V4 = "0.0.0.0"  # noqa: S104 - ranks may listen on any address, so all must be free
 SUPERVISOR_PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "supervisor", "entry.py")
@@ -63,11 +63,11 @@ def spawn_supervisor(directory: str, lock_fd: int, port_fd: int | None, space: s
     ]
     high = {number: _high(fd) for number, fd in fds.items()}
     actions += [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in high.items()]
-    arguments = [sys.executable, "-I", "-S", "-E", SUPERVISOR_PATH, directory, *map(str, fds)]
+    arguments = [*own_python(), "-I", "-S", "-E", SUPERVISOR_PATH, directory, *map(str, fds)]
 
     def spawn() -> int:
         return os.posix_spawn(
-            sys.executable,
+            arguments[0],
             arguments,
             os.environ,
             file_actions=actions,
