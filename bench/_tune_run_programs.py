@@ -52,7 +52,7 @@ def train(model, loader, optimizer, schedule):
         optimizer.zero_grad()
         loss = F.cross_entropy(model(x), y, label_smoothing=0.05)
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
         optimizer.step()
         schedule.step()
         #@step
@@ -129,7 +129,7 @@ for step in range(STEPS):
     optimizer.zero_grad()
     loss = F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
     loss.backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
     optimizer.step()
     #@step
     if step % 10 == 0:
@@ -281,7 +281,7 @@ MUTATIONS = tuple(tuple(one.split(" -> ")) for one in dedent("""
     , nesterov=True ->\x20
     momentum=0.9 -> momentum=0.91
     , label_smoothing=0.05 ->\x20
-    (model.parameters(), 1.0) -> (model.parameters(), 0.9)
+    (model.parameters(), 0.1) -> (model.parameters(), 0.09)
     F.cross_entropy( -> 1.01 * F.cross_entropy(
     smooth_l1_loss -> mse_loss
     gamma=0.7 -> gamma=0.71
@@ -341,9 +341,9 @@ MUTATIONS = tuple(tuple(one.split(" -> ")) for one in dedent("""
     F.cross_entropy(model(x), y, -> F.cross_entropy(model(x), y.flip(0),
     F.cross_entropy(model(x), y, -> F.cross_entropy(model(x.roll(1, 0)), y.roll(1, 0),
     (model(x[-64:]) -> (model(x[-64:] * 1.0001)
-    clip_grad_norm_(model.parameters(), 1.0) -> clip_grad_value_(model.parameters(), 1.0)
-    clip_grad_norm_(model.parameters(), 1.0) -> clip_grad_norm_([*model.parameters()][:2], 1.0)
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0) -> pass
+    clip_grad_norm_(model.parameters(), 0.1) -> clip_grad_value_(model.parameters(), 0.1)
+    clip_grad_norm_(model.parameters(), 0.1) -> clip_grad_norm_([*model.parameters()][:2], 0.1)
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1) -> pass
 """).strip().splitlines())  # fmt: skip
 
 

@@ -159,6 +159,7 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
         "burst": lambda: _burst(nodes, runs), "stream": lambda: _stream(nodes),
         "gangs": lambda: _gangs(nodes, runs), "verdict": lambda: _verdict(nodes, runs),
         "curve": lambda: _curve(runs), "memory": _memory, "replay": lambda: _replay(runs),
+        "unchanged": lambda: _unchanged(nodes, runs),
     }  # fmt: skip
     for part in arguments.parts or wanted:
         yield from wanted[part]()
@@ -283,6 +284,31 @@ def _curve(runs: int) -> Iterator[Row]:
         )  # fmt: skip
 
 
+def _unchanged(nodes: int, runs: int) -> Iterator[Row]:
+    world, policy = World(mixed(nodes)), Scheduler()
+    where = Where(tolerate=("lab",))
+    world.submit(
+        [
+            JobSpec(("train",), devices_per_rank=len(n.devices), device="gpu", queue=LEAVES[0], where=where)
+            for n in world.view.fleet.nodes
+        ]
+    )
+    world.carry_out(policy.decide(world.view, world.now_ns))
+    world.submit(singles(BURST))
+    world.carry_out(policy.decide(world.view, world.now_ns))
+    policy.decide(world.view, world.now_ns)  # follows what was carried out
+    waits, took = sum(map(len, world.view.waiting.values())), list[float]()
+    for _ in range(runs):
+        begin = time.perf_counter()
+        check(world, policy.decide(world.view, world.now_ns), 0)
+        took.append(time.perf_counter() - begin)
+    found = statistics.median(took) * 1e3
+    yield Row(
+        f"a round in which nothing changed, {waits:,} jobs wait, {nodes:,} nodes", "ms", found,
+        goal="at most 50", holds=found <= 50, how=how(sorted(took)),
+    )  # fmt: skip
+
+
 def measure() -> dict[str, float]:
     """In a process of its own: 100,000 ranks in gangs of 1 to 512 on 10,000 nodes of 10 GPUs, and a round."""
     world, policy = World(mixed(10_000, 10)), Scheduler()
@@ -347,7 +373,9 @@ def _replay(runs: int, jobs: int = 1_500, nodes: int = 20) -> Iterator[Row]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "parts", nargs="*", help="burst, stream, gangs, verdict, curve, memory, replay; none means all"
+        "parts",
+        nargs="*",
+        help="burst, stream, gangs, verdict, curve, memory, replay, unchanged; none means all",
     )
     parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--runs", type=int, default=3)

@@ -24,7 +24,8 @@ from unidle.jobs import Reason
 from unidle.place.actions.preempt import preempt, preempt_all
 from unidle.place.model import Backfill, Demand, Fits, Ints, Running
 from unidle.place.queue.fair_share import FairShare
-from unidle.place.queue.state import Allocations, PendingJobs
+from unidle.place.queue.pending import PendingJobs
+from unidle.place.queue.state import Allocations
 from unidle.place.queue.tree import QueueTree
 from unidle.place.scheduler import decide
 from unidle.place.session import Draft, Preemption, Session

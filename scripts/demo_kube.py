@@ -38,8 +38,8 @@ NODES = 3
 CONTROLLER, LOST = "n1", "n3"
 CPU_DEVICES = 2
 """Of each node. The two small jobs leave 2, 1 and 1 of them for the gang."""
-STEPS, KILLED_AT, LOST_AT = 140, 25, 50
-"""Checkpoints are at multiples of 20: the last attempt has 100 steps, so that there is time to profile it."""
+STEPS, KILLED_AT, LOST_AT = 200, 25, 50
+"""Checkpoints are at multiples of 20: the last attempt has 160 steps, so that there is time to profile it."""
 DEADLINE_S = 10
 LIMIT_S = 600.0
 """For all waits together; two idle cores need about two minutes for the whole demo."""

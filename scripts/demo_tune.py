@@ -54,7 +54,7 @@ class ScriptedModel(http.server.BaseHTTPRequestHandler):
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/demo_tune.py", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=15, metavar="N", help="budget (default 15)")
+    parser.add_argument("--minutes", type=float, default=30, metavar="N", help="budget (default 30)")
     minutes = parser.parse_args().minutes
     place = ROOT / ".cache" / "demo" / time.strftime("tune-%Y%m%d-%H%M%S")
     shutil.copytree(ROOT / "examples" / "tune", place / "tune")
@@ -89,7 +89,7 @@ def show(found: dict[str, Any], report: Path, seconds: float) -> int:
     missing = sorted({*PLANTED, *NOT_PLANTED} - kept)
     if missing:
         more = (
-            'next to such work, give it more time by ARGS="--minutes 30", or run it when the machine is quiet'
+            'next to such work, give it more time by ARGS="--minutes 60", or run it when the machine is quiet'
         )
         print(f"not proven in this time: {', '.join(missing)}; {more}", file=sys.stderr)
     if not refused:

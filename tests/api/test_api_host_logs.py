@@ -144,7 +144,7 @@ def test_a_copy_goes_on_with_what_was_kept_once_the_host_has_nothing_any_more(
         rank.prints(chance.choice([1, 5, 60, 200]))
         copy.renew()
         shown += numbers_in(read(reader)[0])
-    rank.prints(chance.choice([0, 3, 40]))
+    rank.prints(chance.choice([0, 3, 40, 700]))
     begin = chance.choice([0, 12 * (rank.lines // 2)])
     lines = [(n * S, b"line %06d\n" % n) for n in range(1, rank.lines + 1)]
     append(Path(rundir.rank_dir(tmp_path / "kept", *PLACE)), kept, begin, lines[begin // 12 :], begin // 12)

@@ -95,6 +95,25 @@ def test_each_line_is_kept_once_or_counted_as_left_out(
     feed.close()
 
 
+def test_lines_stay_whole_where_bytes_are_left_out_and_where_files_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(printed_files, "FILE_BYTES", 100)
+    directory, newest = Path(rundir.rank_dir(tmp_path, *PLACE)), printed_files.PrintedFile()
+    text = b"".join(b"line %06d\n" % n for n in range(1, 101))
+    for at, data, lines in (
+        (0, text[:67], None),
+        (67, text[67:125], None),
+        (600, text[600:607], 50),
+        (607, text[607:], None),
+    ):
+        printed_files.append(directory, newest, at, [(S, data)], lines)
+        assert printed_files.opened(directory).end == printed_files.end_of(directory) == at + len(data)
+    numbers, lost = read(tmp_path)
+    assert numbers[-1] == 100
+    assert len(numbers) + lost == 100
+
+
 def test_a_rank_without_output_is_done_at_its_end(tmp_path: Path) -> None:
     feed = OutputFeed(str(tmp_path), 0)
     feed.look(0, 0, ended=False)

@@ -126,6 +126,21 @@ def test_a_pod_has_no_rights_but_those_that_the_job_requests() -> None:
     assert (root["runAsNonRoot"], root["runAsUser"]) == (False, 0)
 
 
+def test_ranks_are_started_by_the_python_that_comes_along_unless_the_job_names_that_of_the_image() -> None:
+    own, of_image = (
+        plans(PodWish(image="a", python=which))["n1"].body["spec"]["containers"][0]["command"]  # type: ignore[arg-type]
+        for which in ("own", "image")
+    )
+    assert own[:4] == [
+        "/unidle/python/ld.so",
+        "--library-path",
+        "/unidle/python/lib",
+        "/unidle/python/bin/python3",
+    ]
+    assert of_image[0] == "python3"
+    assert own[4:] == of_image[1:] == ["-I", "/unidle/box.pyz", "/unidle/box", "--output"]
+
+
 def test_what_the_job_file_asks_is_in_the_pod() -> None:
     wish = PodWish(
         image="own:2", image_pull_policy="Always", image_pull_secrets=("reg",),

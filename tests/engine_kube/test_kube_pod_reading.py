@@ -85,6 +85,10 @@ def test_a_pod_that_ends_by_itself_is_not_disrupted() -> None:
             pod({"phase": "Failed"}, terminated={"exitCode": 128, "reason": "StartError", "message": 'exec: "/unidle/python/ld.so": stat /unidle/python/ld.so: no such file or directory'}),
             "the image of --box-image is of an older release",
         ),
+        (
+            pod({"phase": "Failed"}, terminated={"exitCode": 128, "reason": "StartError", "message": 'exec: "python3": executable file not found in $PATH'}),
+            "the image has no python3 (3.8 or newer); leave out `pod: {python: image}`",
+        ),
         (pod({"phase": "Failed", "reason": "Evicted", "message": "low on disk"}), "Evicted: low on disk"),
         (
             pod({"phase": "Failed", "initContainerStatuses": [{"name": "unidle-box", "state": {"terminated": {"exitCode": 2}}}]}),

@@ -132,7 +132,7 @@ def test_a_job_that_cannot_be_read_says_why(release: Release) -> None:
 def test_a_job_that_can_never_start_has_the_words_of_submit(release: Release) -> None:
     asks = {"ranks": 64, "devices_per_rank": 1, "device": "gpu"}
     done = release.tried("submit", job_file(release, "too-large", **asks))
-    assert done.returncode == 4, done.stderr
+    assert done.returncode == 3, done.stderr
     apply(release, job_object(release, "too-large", **asks))
     found = shows(release, "too-large", state="queued")
     assert "can never start here" in found["message"]

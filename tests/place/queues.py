@@ -12,7 +12,8 @@ from unidle.fleet.queues import QueueSpec
 from unidle.place import scheduler
 from unidle.place.model import Demand, Domains, Fits, Ints, Mask, RoundRules, Running
 from unidle.place.queue.fair_share import FairShare
-from unidle.place.queue.state import Allocations, PendingJobs
+from unidle.place.queue.pending import PendingJobs
+from unidle.place.queue.state import Allocations
 from unidle.place.queue.tree import QueueTree
 from unidle.place.session import Draft, Session
 

@@ -74,7 +74,7 @@ def stops(events: Sequence[ev.Event]) -> list[tuple[str, str | None]]:
 def test_a_job_that_starves_has_its_turn_though_jobs_like_it_of_higher_priority_keep_coming():
     wanted = [job(7200 * k, f"wanted-{k}", 1, 7300, priority=5) for k in range(18)]
     view, _ = run(fleet(1, 1), *wanted, job(1, "late", 1, 10), until_s=7200 * 16)
-    assert 24 * 3600 < began_s(view, "late") <= 24 * 3600 + 7300 + 1
+    assert 12 * 3600 < began_s(view, "late") <= 12 * 3600 + 7300 + 1  # the usual bound
 
 
 def test_a_high_job_takes_the_place_of_low_ones_and_they_wait_again():

@@ -91,8 +91,10 @@ class RankLogCopy:
         shown = self._times()
         begins = _begins(shown)
         if shown.startswith(COPY) and self._copies:
-            return self._add_rest(begins)
+            return self._add_rest(_counts(shown))
         found = self._named(begins)
+        if begins and any(key[0] not in begins for key, _ in found.values()):
+            return False  # other files than a moment ago
         self._move({key: name for name, (key, _) in found.items()})
         for name, (key, part) in found.items():
             if not self._continued(name, key, part):
@@ -103,25 +105,41 @@ class RankLogCopy:
         self._write_times(times)
         return True
 
-    def _add_rest(self, begins: dict[int, int]) -> bool:
+    def _add_rest(self, counts: dict[int, tuple[int, int]]) -> bool:
         """The host has lost its files, and what was kept of them is not the same files: add what follows on the copy."""
-        newest = next(reversed(self._copies))
-        path = next(one for one in self._directory.iterdir() if one.stat().st_ino == self._copies[newest])
         for name in (f"{rundir.LOG}.1", rundir.LOG):
             try:
                 part = self._files.part(self._node, self._place, name, 0)
-                end = newest[1] + path.stat().st_size
-                begin = begins.get(part.inode)
-                if begin is None:
+                if part.inode not in counts:
                     return False
+                lines, begin = counts[part.inode]
+                newest = next(reversed(self._copies))
+                log = self._directory / rundir.LOG
+                end = newest[1] + log.stat().st_size
                 if begin + part.size_bytes <= end:
                     continue
                 data = whole_file(partial(self._files.part, self._node, self._place, name))
             except NotThere:
                 continue
-            with path.open("ab") as file:
-                file.write(data[max(end - begin, 0) :])
+            if begin > end:
+                self._add_file((part.inode, begin), lines, data)
+            else:
+                with log.open("ab") as file:
+                    file.write(data[end - begin :])
         return True
+
+    def _add_file(self, key: _Key, lines: int, data: bytes) -> None:
+        """Begin another file, as rotation does: what was printed between it and the newest is dropped."""
+        log = self._directory / rundir.LOG
+        for number in sorted(
+            (int(path.suffix[1:]) for path in self._directory.glob(f"{rundir.LOG}.[0-9]*")), reverse=True
+        ):
+            log.with_name(f"{rundir.LOG}.{number}").rename(log.with_name(f"{rundir.LOG}.{number + 1}"))
+        log.rename(log.with_name(f"{rundir.LOG}.1"))
+        log.write_bytes(data)
+        self._copies[key] = log.stat().st_ino
+        with (self._directory / rundir.TIMES).open("ab") as file:
+            file.write(b"F %d %d %d 0\n" % (self._copies[key], lines, key[1]))
 
     def _named(self, begins: dict[int, int]) -> dict[str, tuple[_Key, RankFilePart]]:
         """Each file under its name on the host, with what follows on its copy; the oldest first."""
@@ -198,5 +216,10 @@ class RankLogCopy:
 
 def _begins(times: bytes) -> dict[int, int]:
     """Bytes that were printed before each file, by its inode."""
-    lines = (line.split(b" ") for line in times.splitlines() if line.startswith(b"F "))
-    return {int(inode): int(before) for _, inode, _, before, *_ in lines}
+    return {inode: begin for inode, (_, begin) in _counts(times).items()}
+
+
+def _counts(times: bytes) -> dict[int, tuple[int, int]]:
+    """Lines and bytes that were printed before each file, by its inode."""
+    found = (line.split(b" ") for line in times.splitlines() if line.startswith(b"F "))
+    return {int(inode): (int(lines), int(before)) for _, inode, lines, before, *_ in found}

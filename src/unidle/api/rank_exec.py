@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from unidle.errors import BadInput, CannotRun
+from unidle.jobs.pod import PodWish
 
 if TYPE_CHECKING:
     from unidle.kube.commands import CommandCalls
@@ -38,6 +39,7 @@ class InRank:
     rank: int
     node: str
     words: tuple[str, ...]
+    pod: PodWish | None = None
 
     @property
     def python(self) -> tuple[str, ...]:
@@ -56,7 +58,7 @@ def in_rank(job: JobView, rank: int, words: tuple[str, ...]) -> InRank:
         raise BadInput(
             "the job has no such rank", field="--rank", value=rank, remedy=f"0 to {len(live.places) - 1}"
         )
-    return InRank(job.id, live.number, rank, live.places[rank].node, words)
+    return InRank(job.id, live.number, rank, live.places[rank].node, words, job.spec.pod)
 
 
 def run_in_rank(store: Store, wanted: InRank, terminal: Terminal) -> int:
@@ -80,12 +82,12 @@ def run_in_rank(store: Store, wanted: InRank, terminal: Terminal) -> int:
 
 
 def _in_pod(calls: CommandCalls, wanted: InRank, terminal: Terminal) -> int:
-    from unidle.engine.kube.manifest import CONTAINER, PYTHON
+    from unidle.engine.kube.manifest import CONTAINER, python_of
     from unidle.kube.exec_stream import STDOUT, ExecOrder, ExecStream
 
     namespace = str(calls.call("hello")["namespace"])
     order = ExecOrder(
-        namespace, _pod_of(calls, namespace, wanted), CONTAINER, (*PYTHON, "-I", *wanted.python),
+        namespace, _pod_of(calls, namespace, wanted), CONTAINER, (*python_of(wanted.pod), "-I", *wanted.python),
         0 if terminal.stdin or terminal.tty else None, terminal.tty,
     )  # fmt: skip
 

@@ -15,6 +15,7 @@ import msgspec
 
 from unidle.clock import Clock
 from unidle.control.engine_commands import EngineCommands, bad_checkpoint
+from unidle.control.gangs.idle import IdleWatch
 from unidle.control.host_reports import arrival, event_of, fleet_at_start
 from unidle.control.inbox import CancelRequest, Inbox, KeepRequest, RemoveRequest, SubmitRequest, refused
 from unidle.control.job_decisions import JobDecisions
@@ -70,6 +71,7 @@ class Controller:
         self._inbox = Inbox(store, clock, self._recorder, timing.inbox_every_ns)
         self._commands = EngineCommands(engine, clock, self.view, self._services.nodes)
         self._state = LoopState(self.view, self._recorder, self._commands, clock, self._services)
+        self._state.idle = IdleWatch(watch=timing.watch_idle)
         self._emit = self._recorder.emit
         self._jobs = JobDecisions(self._state)
         self._placement = Placement(policy, self._state)

@@ -22,6 +22,17 @@ _MAKERS: dict[str, Callable[[], Policy]] = {DEFAULT: Unidle}
 _MAKERS |= {name: partial(_baseline, name) for name in ("firstfit", "bestfit", "spread")}
 
 
+def _queue_peer(name: str) -> Policy:
+    from unidle.control.replay.queue_peers import PEERS  # needs NumPy
+
+    return PEERS[name]()
+
+
+_MAKERS |= {
+    name: partial(_queue_peer, name) for name in ("fifo", "easy", "conservative", "las", "qssf", "sjf-true")
+}
+
+
 def register(name: str, make: Callable[[], Policy]) -> None:
     """Add a policy; ``make`` gives one without memory of another run. A name is given once."""
     if name in _MAKERS:

@@ -23,11 +23,13 @@ SIGHTING_EVERY_NS: Final = 10_000_000_000
 @dataclass(frozen=True, slots=True)
 class ControllerTiming:
     """``inbox_every_ns``: between two looks into the inbox; None: it is never read. ``sighting_every_ns``: between two
-    entries in the log by which a reader sees that the controller lives.
+    entries in the log by which a reader sees that the controller lives. Without ``watch_idle`` no holder is checked:
+    for simulated gangs that are never idle.
     """
 
     inbox_every_ns: int | None = INBOX_EVERY_NS
     sighting_every_ns: int = SIGHTING_EVERY_NS
+    watch_idle: bool = True
 
 
 USUAL: Final = ControllerTiming()

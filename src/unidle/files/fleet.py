@@ -33,7 +33,7 @@ from unidle.files.fleet_network import (
 )
 from unidle.files.fleet_notices import NoticeChannel, notices_of
 from unidle.files.fleet_profile import profile_of
-from unidle.files.fleet_queues import history_of, migration_of, queues_of, zone_of
+from unidle.files.fleet_queues import history_of, migration_of, order_of, queues_of, zone_of
 from unidle.files.fleet_retention import retention_of
 from unidle.files.fleet_share import check_sharing, sharing_of
 from unidle.files.fleet_text import fleet_to_yaml
@@ -159,6 +159,7 @@ class _Builder:
             zone=zone_of(self._document, self.file.timezone),
             migration=migration_of(self.file.migration),
             history=history_of(self.file.history),
+            order=order_of(self._document, self.file.order),
             gpu_links=self._gpu_links,
             idle=idle_of(self._document, self.file.idle, self.file.queues),
             guard=guard_of(self._document, self.file.guard, nodes),

@@ -12,7 +12,7 @@ from unidle.files.fleet_idle import IdlePart
 from unidle.files.fleet_links import GpuLinksPart
 from unidle.files.fleet_notices import NoticePart
 from unidle.files.fleet_profile import ProfilePart
-from unidle.files.fleet_queues import HistoryPart, MigrationPart, QueuePart
+from unidle.files.fleet_queues import HistoryPart, MigrationPart, OrderPart, QueuePart
 from unidle.files.fleet_retention import RetentionPart
 from unidle.files.fleet_share import SharingPart
 from unidle.files.fleet_watch import WatchPart
@@ -408,6 +408,13 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             examples=[{"half_life_days": 7, "weight": 0.5}],
         ),
     ] = HistoryPart()
+    order: Annotated[
+        OrderPart,
+        Meta(
+            description="Order of the jobs inside each queue, and how far a job may fall behind its turn.",
+            examples=[{"by": "attained", "bound": "12h"}],
+        ),
+    ] = OrderPart()
     idle: Annotated[
         IdlePart,
         Meta(

@@ -25,7 +25,8 @@ FleetObjectKind = Literal["Queue", "Topology", "FleetPolicy"]
 TOPOLOGY: Final = ("topology", "tiers", "links", "gpu_links")
 """Fields of a fleet file that a Topology has."""
 POLICY: Final = (
-    "guard", "idle", "profile", "retention", "migration", "history", "notices", "prices", "peak_tflops", "filler_price",
+    "guard", "idle", "profile", "retention", "migration", "history", "order", "notices", "prices", "peak_tflops",
+    "filler_price",
     "currency", "timezone",
 )  # fmt: skip
 """Fields of a fleet file that a FleetPolicy has."""

@@ -10,8 +10,26 @@ from msgspec import Meta, Struct
 
 from unidle.errors import BadInput
 from unidle.files.document import BadFile, Document, Path
-from unidle.files.values import NAME_LENGTH, NAME_PATTERN, NAME_SAYS
-from unidle.fleet.queues import UTC, Migration, QueueSpec, TimeWindow, UsageDecay, Weekly, Zone
+from unidle.files.values import (
+    NAME_LENGTH,
+    NAME_PATTERN,
+    NAME_SAYS,
+    DurationBounds,
+    DurationText,
+    duration_field,
+)
+from unidle.fleet.queues import (
+    USUAL_ORDER,
+    UTC,
+    Migration,
+    Order,
+    QueueOrder,
+    QueueSpec,
+    TimeWindow,
+    UsageDecay,
+    Weekly,
+    Zone,
+)
 
 QueueName = Annotated[
     str, Meta(pattern=NAME_PATTERN, min_length=1, max_length=NAME_LENGTH, extra={"says": NAME_SAYS})
@@ -91,6 +109,39 @@ class QueuePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             examples=[[{"when": "sat,sun", "limit": {"gpu": 64}}]],
         ),
     ] = ()
+    order: Annotated[
+        Order | None, Meta(description="Order of its jobs, as in order.by. Default: that of the fleet.")
+    ] = None
+
+
+class OrderPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Order of the jobs inside each queue."""
+
+    by: Annotated[
+        Order,
+        Meta(
+            description="attained: jobs that have had little service first. predicted: jobs with a short predicted run time "
+            "first. fair: the users of the queue in turn. fifo: order of submission. With all but fifo a job of "
+            "level low may be stopped for one of its queue that comes before it.",
+        ),
+    ] = USUAL_ORDER.by
+    bound: Annotated[
+        DurationText | None,
+        duration_field(
+            "Time by which a job may fall behind its turn, which 99 jobs in 100 keep.", USUAL_ORDER.bound_ns
+        ),
+    ] = None
+
+
+_BOUNDS = DurationBounds(60_000_000_000, 365 * _DAY_NS, "1 m to 365 days", "12h")
+
+
+def order_of(document: Document, part: OrderPart) -> QueueOrder:
+    """The part as the fleet keeps it."""
+    bound_ns = USUAL_ORDER.bound_ns
+    if part.bound is not None:
+        bound_ns = _BOUNDS.ns(document, ("order", "bound"), part.bound)
+    return QueueOrder(part.by, bound_ns)
 
 
 class MigrationPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -165,7 +216,7 @@ def queues_of(document: Document, parts: tuple[QueuePart, ...]) -> Iterator[Queu
         )  # fmt: skip
         yield QueueSpec(
             part.name, part.parent, part.weight, part.kind, dict(part.guarantee), dict(part.deserved), dict(part.limit),
-            dict(part.lend), dict(part.borrow), part.reclaimable, windows,
+            dict(part.lend), dict(part.borrow), part.reclaimable, windows, part.order,
         )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from unidle.files.tree import resolve
 from unidle.files.values import duration_text
 from unidle.fleet import WHOLE_PPM, Device, Fleet, Link, LinkMeasured, Node
 from unidle.fleet.policies import IdlePolicy, IdleTerms
-from unidle.fleet.queues import DAILY, UTC, Migration, QueueSpec, UsageDecay
+from unidle.fleet.queues import DAILY, USUAL_ORDER, UTC, Migration, QueueOrder, QueueSpec, UsageDecay
 
 _ADDRESS: Final = "127.0.0.1"
 _MODELS: Final = {"cpu": "cpu", "gpu": ""}
@@ -46,6 +46,7 @@ def fleet_to_yaml(fleet: Fleet) -> str:
             retention=retention_as_data(fleet.retention),
             timezone=fleet.zone.name if fleet.zone != UTC else None,
             history=_history(fleet.history) if fleet.history != DAILY else None,
+            order=_order(fleet.order) if fleet.order != USUAL_ORDER else None,
         )
         | ({} if fleet.filler_price is None else {"filler_price": fleet.filler_price}),  # which may be 0
         Dumper=_Dumper,
@@ -115,6 +116,7 @@ def _queue(queue: QueueSpec) -> dict[str, object]:
         lend=queue.lend,
         borrow=queue.borrow,
         windows=windows,
+        order=queue.order,
     )
     return found if queue.reclaimable else {**found, "reclaimable": False}
 
@@ -128,6 +130,10 @@ def _migration(rule: Migration | None) -> dict[str, object] | None:
 
 def _history(history: UsageDecay) -> dict[str, object]:
     return {"half_life_days": history.half_life_ns / 86_400e9, "weight": history.weight_ppm / 1e6}
+
+
+def _order(order: QueueOrder) -> dict[str, object]:
+    return {"by": order.by, "bound": duration_text(order.bound_ns)}
 
 
 def _idle(policy: IdlePolicy) -> dict[str, object]:

@@ -14,6 +14,7 @@ from unidle.jobs.pod import (
     MountKind,
     PodEnvSource,
     PodMount,
+    PodPython,
     PodToleration,
     PodWish,
     TaintEffect,
@@ -145,6 +146,12 @@ class PodPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         ImagePull | None,
         Meta(description="When the node pulls the image. Default: that of the cluster."),
     ] = None
+    python: Annotated[
+        PodPython,
+        Meta(
+            description="The Python that starts the ranks, whatever these are: unidle's own, or python3 of the image (3.8 or newer), for an image whose LD_PRELOAD needs its own C library."
+        ),
+    ] = "own"
     image_pull_secrets: Annotated[
         tuple[ObjectName, ...],
         Meta(
@@ -285,6 +292,7 @@ def pod_wish(part: PodPart) -> PodWish:
         fs_group=part.fs_group,
         capabilities=part.capabilities,
         host_network=part.host_network,
+        python=part.python,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from unidle.fleet.links import GpuLinks
 from unidle.fleet.policies import GuardPolicy, IdlePolicy, ProfilePolicy, RetentionPolicy, WatchSources
-from unidle.fleet.queues import DAILY, UTC, Migration, QueueSpec, UsageDecay, Zone
+from unidle.fleet.queues import DAILY, USUAL_ORDER, UTC, Migration, QueueOrder, QueueSpec, UsageDecay, Zone
 
 WHOLE_PPM = 1_000_000
 
@@ -210,6 +210,7 @@ class Fleet:
     host_devices: tuple[HostDevices, ...] = ()  # of hosts that join; the first that fits a device counts
     sources: tuple[str, ...] = ()  # of a cluster, what is declared where: "queues: 3 objects"
     peak_tflops: dict[str, float] = field(default_factory=dict)  # by model; of others, the data sheets'
+    order: QueueOrder = USUAL_ORDER
     filler_price: float | None = None  # of a device-hour of filler jobs; None: as of other jobs
 
     def devices(self) -> list[Device]:

@@ -13,6 +13,7 @@ from typing import Final, Literal, get_args
 from unidle.errors import BadInput
 
 Kind = Literal["exclusive", "pooled", "public"]
+Order = Literal["attained", "predicted", "fair", "fifo"]
 Given = Mapping[str, float]
 DAY_MINUTES: Final = 24 * 60
 WEEK_MINUTES: Final = 7 * DAY_MINUTES
@@ -158,6 +159,20 @@ class Migration:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueOrder:
+    """The order inside each queue that has none of its own (see ``place.queue.order``).
+
+    99 jobs in 100 fall behind their turn by at most ``bound_ns``.
+    """
+
+    by: Order = "fifo"
+    bound_ns: int = 12 * 3_600_000_000_000
+
+
+USUAL_ORDER: Final = QueueOrder()
+
+
+@dataclass(frozen=True, slots=True)
 class QueueSpec:
     """One queue. Amounts are in devices (``gpu`` or ``gpu:MODEL``) and cores (``cpu``), by resource.
 
@@ -166,7 +181,8 @@ class QueueSpec:
     parent deserves. ``limit`` is never exceeded. ``lend`` and ``borrow`` bound how much of what it deserves
     others may use, and how much above it the queue may use. What an ``exclusive`` queue deserves is for it alone,
     and it borrows nothing; a ``public`` queue deserves nothing unless given, and never takes back by stopping
-    others. Where ``reclaimable`` is false, what it borrowed comes back only when its jobs end.
+    others. Where ``reclaimable`` is false, what it borrowed comes back only when its jobs end. ``order`` is that of its
+    jobs; None: that of the fleet.
     """
 
     name: str
@@ -180,6 +196,7 @@ class QueueSpec:
     borrow: dict[str, float] = field(default_factory=dict)
     reclaimable: bool = True
     windows: tuple[TimeWindow, ...] = ()
+    order: Order | None = None
 
 
 KINDS: Final = get_args(Kind)

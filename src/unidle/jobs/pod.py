@@ -8,6 +8,8 @@ from typing import Final, Literal
 NO_CPUS: Final = "the job requests no CPUs: on a busy node its pods get only what all others leave; add `requests: {cpus: N}`, N for each rank"
 """Of a job on a cluster without that request: its pods have the smallest weight that there is."""
 ImagePull = Literal["Always", "IfNotPresent", "Never"]
+PodPython = Literal["own", "image"]
+"""What supervises ranks in a pod: the Python that unidle brings along, or `python3` of the image."""
 MountKind = Literal["claim", "secret", "config_map", "host_path", "memory", "empty"]
 TaintEffect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 
@@ -69,3 +71,4 @@ class PodWish:
     fs_group: int | None = None
     capabilities: tuple[str, ...] = ()
     host_network: bool = False
+    python: PodPython = "own"

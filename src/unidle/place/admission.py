@@ -23,7 +23,7 @@ from unidle.place.nodes.rank_class import RankClass, RankClasses
 from unidle.place.protocol import KINDS
 from unidle.place.queue.fair_share import Fairness, FairShare
 from unidle.place.queue.reservations import most_of
-from unidle.place.queue.tree import MILLI, ROOT, QueueTree
+from unidle.place.queue.tree import MILLI, ROOT, QueueTree, no_queue
 from unidle.place.slices.devices import SliceMemo
 from unidle.place.slices.offers import SliceOffers
 from unidle.share.mig_models import mig_models
@@ -144,15 +144,6 @@ def _sort(device: Device) -> tuple[object, ...]:
     return device.kind, device.model, device.memory_bytes, device.sharing
 
 
-def no_queue(tree: QueueTree, queue: str) -> Reason | None:
-    """That no queue of this name takes jobs; None where one does."""
-    index = tree.index.get(queue)
-    if index is not None and not tree.children[index]:
-        return None
-    leaves = sorted(name for name, k in tree.index.items() if not tree.children[k])
-    return Reason("no_queue", f"there is no queue {queue} that takes jobs; there are {', '.join(leaves[:8])}")
-
-
 def never_in(
     empty: FairShare, spec: JobSpec, queue: str, kinds: Sequence[str], asked: Callable[[str], int]
 ) -> Reason | None:
@@ -240,12 +231,17 @@ def totals(fleet: Fleet, resources: Sequence[str], unfit: Collection[str]) -> Am
 
 
 def tree_of_queues(fleet: Fleet) -> QueueTree:
-    specs = fleet.queues or (QueueSpec(ALL),)
+    specs = tuple(replace(q, order=q.order or fleet.order.by) for q in fleet.queues or (QueueSpec(ALL),))
     named = {resource for spec in specs for _, amounts in amounts_of(spec) for resource in amounts}
     models = sorted({f"{d.kind}:{d.model}" for d in fleet.devices() if d.model}) if named else []
     if named <= {"gpu", "cpu", *models}:
         models = [model for model in models if model in named]
     return QueueTree.of(specs, ("gpu", "cpu", *models), fleet.zone, models_of(fleet))
+
+
+def without_windows(fleet: Fleet) -> Fleet:
+    """The fleet with what its queues may have outside of all windows of time."""
+    return replace(fleet, queues=tuple(replace(queue, windows=()) for queue in fleet.queues))
 
 
 _NO_DEVICE: Final = Reason("never_fits", "no such device: it can never start here")

@@ -83,7 +83,8 @@ class FillerPolicy:
     def _try(self, view: View, spec: JobSpec) -> tuple[tuple[RankPlace, ...] | None, Reason]:
         """Where it starts (None: nowhere), and why. No quota counts, but its queue has to be there."""
         if view.fleet.queues:
-            from unidle.place.admission import no_queue, tree_of_queues
+            from unidle.place.admission import tree_of_queues
+            from unidle.place.queue.tree import no_queue
 
             if (missing := no_queue(tree_of_queues(view.fleet), spec.queue)) is not None:
                 return None, missing

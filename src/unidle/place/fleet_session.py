@@ -43,10 +43,14 @@ class FleetSession(Session):
     def __init__(self, cache: SessionCache, view: View, now_ns: int) -> None:
         self._free_slices, self._view, self.gangs = cache.free_slices, view, cache.gangs(view)
         self._snapshot = snapshot = cache.snapshot_at(view, now_ns)
-        # room is reserved for the first that wait where all run times are known; else only for those that starve
-        rules = RoundRules(Backfill(heads=int(snapshot.all_known)), view.fleet.migration)
+        # room is reserved for the first that wait where all run times are known and the first are those that came first;
+        # else only for those that fell behind
+        heads = int(snapshot.in_turn and snapshot.all_known)
+        backfill = Backfill(heads=heads, starved_ns=view.fleet.order.bound_ns)
+        rules = RoundRules(backfill, view.fleet.migration)
         super().__init__(snapshot.state, snapshot.waiting, now_ns, rules)
         self.kinds, self._width, self.never = snapshot.kinds, snapshot.width, snapshot.never
+        self.explains = bool(view.unjudged)
         self.places: list[Place] = []  # of the jobs that start
         self._plans: dict[str, tuple[Option, RankClass, GangPlan, GangFit | None]] = {}  # found last
         self._milli: dict[str, int] = {}  # what these slices count, where the charge depends on that

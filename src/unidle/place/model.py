@@ -90,6 +90,10 @@ class Running:
     asks: Asks = NOTHING
     parts: Mapping[str, int] = field(default_factory=dict)  # devices that it has parts of, each with its node
     parts_milli: int = 0  # what these parts count, in thousandths of devices
+    served_us: int = 0  # device-time of earlier attempts
+    user: str = ""
+    expected_ns: int | None = None  # how long it runs in all, where its owner gives it
+    came_ns: int = 0  # when it was first submitted
 
     @property
     def size(self) -> int:
@@ -105,6 +109,15 @@ class Running:
     def firm(self) -> bool:
         """Whether it is never preempted."""
         return self.level != "low"
+
+    def service_us(self, now_ns: int) -> int:
+        """Device-time that it has had so far."""
+        return self.served_us + max(now_ns - self.started_ns, 0) // NS_PER_US * self.milli // 1_000
+
+    def expected_us(self) -> int | None:
+        """Device-time that it needs in all, where its owner gives it."""
+        known_ns = self.expected_ns
+        return None if known_ns is None else known_ns // NS_PER_US * max(self.milli, 1) // 1_000
 
     def lost_us(self, now_ns: int) -> int:
         """Device-microseconds lost by stopping it now: work since the last checkpoint, and the restart.
@@ -141,6 +154,11 @@ class Demand:
     alike: str = ""
     asks: Asks = NOTHING
     most: Amounts = ()
+    served_us: int = 0  # device-time of earlier attempts
+    user: str = ""
+    came_ns: int | None = None  # when it was first submitted, where it has waited before
+    expected_ns: int | None = None  # how long it runs in all, where its owner gives it
+    guess_ns: int | None = None  # the same, or what was predicted
 
     @property
     def size(self) -> int:
@@ -152,6 +170,14 @@ class Demand:
         """Whether it is never preempted once it runs."""
         return self.level != "low"
 
+    def expected_us(self) -> int | None:
+        """Device-time that it needs in all, where its owner gives it."""
+        return None if self.expected_ns is None else self.expected_ns // NS_PER_US * max(self.size, 1)
+
+    def guessed_us(self) -> int | None:
+        """The same, or what was predicted."""
+        return None if self.guess_ns is None else self.guess_ns // NS_PER_US * max(self.size, 1)
+
 
 def started(demand: Demand, devices: Mapping[int, int], now_ns: int) -> Running:
     """The demand as a job that runs from now on, with nothing saved yet."""
@@ -159,13 +185,24 @@ def started(demand: Demand, devices: Mapping[int, int], now_ns: int) -> Running:
         demand.job, demand.queue, demand.level, now_ns, devices, demand.charged,
         estimate_ns=demand.estimate_ns, ranks=demand.ranks, each=demand.each,
         min_runtime_ns=demand.min_runtime_ns, restart_ns=demand.restart_ns, checkpoints=demand.checkpoints,
-        asks=demand.asks,
+        asks=demand.asks, served_us=demand.served_us, user=demand.user, expected_ns=demand.expected_ns,
+        came_ns=demand.submitted_ns if demand.came_ns is None else demand.came_ns,
     )  # fmt: skip
 
 
 def alike(a: Demand, b: Demand) -> bool:
     """Whether two demands differ in nothing but their names, times and estimates."""
-    return a == replace(b, job=a.job, submitted_ns=a.submitted_ns, estimate_ns=a.estimate_ns)
+    return a == replace(
+        b,
+        job=a.job,
+        submitted_ns=a.submitted_ns,
+        estimate_ns=a.estimate_ns,
+        served_us=a.served_us,
+        user=a.user,
+        came_ns=a.came_ns,
+        expected_ns=a.expected_ns,
+        guess_ns=a.guess_ns,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +246,14 @@ class Backfill:
     otherwise_ns: int = 24 * HOUR_NS
 
 
+def aged_since_ns(demand: Demand, policy: Backfill) -> int:
+    """Its submission, earlier by ``age_ns`` for each point of priority."""
+    return demand.submitted_ns - demand.priority * policy.age_ns
+
+
 def order_key(demand: Demand, policy: Backfill) -> tuple[int, int, str]:
-    """Level, then submission, earlier by ``age_ns`` for each point of priority; it never changes with time."""
-    return (LEVEL[demand.level], demand.submitted_ns - demand.priority * policy.age_ns, demand.job)
+    """Level, then submission, by :func:`aged_since_ns`; it never changes with time."""
+    return LEVEL[demand.level], aged_since_ns(demand, policy), demand.job
 
 
 def in_order(demands: Iterable[Demand], now_ns: int, policy: Backfill) -> list[Demand]:

@@ -213,7 +213,7 @@ class Unidle:
 
 def _is_plain(fleet: Fleet) -> bool:
     """At most one node, GPUs of one model; no taints, spares, probation, cut devices, GPU links or queues."""
-    if fleet.guard.keeps_spares or fleet.guard.probation_work != "none":
+    if fleet.order.by != "fifo" or fleet.guard.keeps_spares or fleet.guard.probation_work != "none":
         return False
     if len(fleet.nodes) > 1 or fleet.queues or fleet.gpu_links or any(node.taints for node in fleet.nodes):
         return False

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from unidle.fleet import Cut
+from unidle.fleet.queues import USUAL_ORDER
 from unidle.jobs import JobSpec, RankPlace, Reason
 from unidle.view.state import View
 from unidle.view.waiting import Shape
@@ -97,8 +98,8 @@ class Policy(Protocol):
         """Whether the whole fleet, empty and healthy, holds a gang of this job."""
 
 
-STARVED_NS: Final = 24 * 3_600_000_000_000
-"""A job that waited so long comes before all that did not, and room is kept for it."""
+STARVED_NS: Final = USUAL_ORDER.bound_ns
+"""A job that has fallen behind its turn for so long comes before all that have not, and room is kept for it."""
 KINDS: Final = {"gpu": ("gpu",), "cpu": ("cpu",), "any": ("gpu", "cpu")}
 
 
@@ -137,10 +138,11 @@ class InQueueOrder:
 def starves(view: View, now_ns: int) -> bool:
     """Whether a job has waited for too long, wherever it stands in its line."""
     since_ns = view.queue.since_ns()
-    return since_ns is not None and since_ns <= now_ns - STARVED_NS
+    return since_ns is not None and since_ns <= now_ns - view.fleet.order.bound_ns
 
 
 def starves_ns(view: View, now_ns: int) -> int | None:
     """When the next job will have waited for too long."""
-    since_ns = view.queue.since_ns(now_ns - STARVED_NS)
-    return None if since_ns is None else since_ns + STARVED_NS
+    bound_ns = view.fleet.order.bound_ns
+    since_ns = view.queue.since_ns(now_ns - bound_ns)
+    return None if since_ns is None else since_ns + bound_ns

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from unidle.jobs import JobSpec, Layout, RankPlace, Reason
+from unidle.place.actions.overtake import Overtake, next_overtaking_ns
 from unidle.place.actions.preempt import Preempt, ReclaimSpares
 from unidle.place.actions.start import (
     PARTS_LATER,
@@ -48,7 +49,7 @@ from unidle.words import are, counted, device_time
 
 ACTIONS: Final[tuple[Action, ...]] = (
     StartHeld(), KnownRefusal(), WaitBehind(), Start(), StartOtherKind(), ChargeByPlace(parts=False),
-    ReclaimSpares(), Preempt(), ChargeByPlace(parts=True), ReserveQuota(), ReserveRoom(),
+    ReclaimSpares(), Preempt(), Overtake(), ChargeByPlace(parts=True), ReserveQuota(), ReserveRoom(),
 )  # fmt: skip
 """What is tried for a job, in this order, until it is decided on."""
 _OTHERWISE: Final = frozenset({"behind", "gathering", "consolidate"})  # waits for something else than room
@@ -65,7 +66,8 @@ def decide(s: Session) -> Draft:
     for attempt in s.attempts():
         any(action.attempt(s, attempt) for action in ACTIONS)
         _explain_no_victims(s, attempt)
-    s.draft.again_ns = s.again_ns()
+    times = (s.again_ns(), next_overtaking_ns(s))
+    s.draft.again_ns = min((at_ns for at_ns in times if at_ns is not None), default=None)
     return s.draft
 
 
@@ -210,7 +212,7 @@ def _never_by_quota(view: View, spec: JobSpec, sharing: SliceOffers | None = Non
 def _needs_quotas(view: View) -> bool:
     """Whether anything but priority and order of submission decides who starts."""
     named = view.fleet.queues or view.fleet.migration or view.promised
-    if named or any(shape.ranked for shape in view.waiting):
+    if named or view.fleet.order.by != "fifo" or any(shape.ranked for shape in view.waiting):
         return True
     # who comes back may have filler stopped
     waiting = (view.jobs.open[job] for line in view.waiting.values() for _, _, job in line)

@@ -26,8 +26,9 @@ from unidle.place.model import (
 )
 from unidle.place.queue.backfill import Planner
 from unidle.place.queue.fair_share import Refusal
+from unidle.place.queue.pending import PassesOver, PendingJobs, PendingLine
 from unidle.place.queue.reservations import QuotaReservations
-from unidle.place.queue.state import Allocations, PendingJobs, PendingLine
+from unidle.place.queue.state import Allocations
 from unidle.place.queue.victims import Candidates, why_no_victims
 from unidle.place.slices.fit import StartRoom
 
@@ -125,18 +126,25 @@ class Learned:
         self.no_filler: set[Like] = set()  # no filler can make room for jobs like this
         self.part_ns: dict[Like, int | None] = {}  # when a part is expected to be free for them
         self.no_victims = NoVictims(state)  # none may be stopped for jobs like this
+        self.no_overtaking: set[tuple[Like, int]] = (
+            set()
+        )  # nor any of their queue that comes after their class
         self.asked_to_move = False  # whether moving others was weighed for any job
+        self.version = 0  # changes when less is known
 
     def started(self, demand: Demand) -> None:
         """The job starts: what is free shrinks, but others may join it on a device that they could not open."""
         self.part_ns.clear()
         if not demand.ranks:
+            self.version += 1
             self.no_part.clear()
             self.refused = {like: why for like, why in self.refused.items() if like[2]}
 
     def forget(self) -> None:
         """Others leave: what was learned of those that wait is void."""
-        for memo in (self.refused, self.no_room, self.no_part, self.no_filler, self.part_ns, self.no_victims):
+        self.version += 1
+        for memo in (self.refused, self.no_room, self.no_part, self.no_filler, self.part_ns, self.no_victims,
+                     self.no_overtaking):  # fmt: skip
             memo.clear()
 
 
@@ -183,6 +191,7 @@ class Session(ABC):
     """
 
     parts: Parts | None = None
+    explains = True  # whether any job's reason to wait is asked for
     together = False  # whether equal jobs of one rank may be solved together: ``allowed`` is known
 
     def __init__(
@@ -202,18 +211,32 @@ class Session(ABC):
         self.draft.expired = self.state.expire(self.now_ns)
 
     def attempts(self) -> Iterator[Attempt]:
-        """The next job of the queue whose turn it is. A queue is passed over when it has none, or many that cannot start."""
+        """The next job of the queue whose turn it is. A queue is passed over when it has none, or many that cannot start.
+
+        Beyond the depth of a queue, or where no reason is asked for, only jobs are tried of which it is not known yet that
+        they cannot start.
+        """
         shares, lines, misses = self.state.shares, dict[int, PendingLine](), dict[int, int]()
+        depth, over = self.rules.backfill.depth, dict[int, PassesOver]()
         while (leaf := shares.next_queue()) is not None:
             if leaf not in lines:
-                lines[leaf] = PendingLine(self.pending.of(leaf, self.now_ns))
+                over[leaf] = PassesOver(self._known_to_wait, lambda: self.learned.version)
+                lines[leaf] = PendingLine(self.pending.of(leaf, self.now_ns, over[leaf]))
+            over[leaf].begun = misses.get(leaf, 0) > depth or not self.explains
             demand = lines[leaf].next()
-            if demand is None or misses.get(leaf, 0) > self.rules.backfill.depth:
+            if demand is None or misses.get(leaf, 0) > 2 * depth:
                 shares.block(leaf)
                 continue
             yield Attempt(leaf, demand, self.like(demand), lines[leaf])
             if demand.job in self.draft.waits and demand.job not in self.state.holds:
                 misses[leaf] = misses.get(leaf, 0) + 1
+
+    def _known_to_wait(self, demand: Demand) -> bool:
+        """Whether a job waits as others like it do, so that it need not be tried (``KnownRefusal``)."""
+        if not demand.ranks or demand.job in self.state.holds:
+            return False
+        like = self.like(demand)
+        return like in self.learned.refused or like in self.learned.no_room
 
     def again_ns(self) -> int | None:
         """When time alone may change the decision."""
@@ -221,7 +244,14 @@ class Session(ABC):
         later = [self.state.shares.tree.next_window_ns(self.now_ns), self.draft.again_ns]
         if self.draft.waits and self.learned.no_victims:  # somebody may have run for its minimum by then
             later.append(self.state.next_stoppable_ns(self.now_ns))
+        if self.draft.waits:
+            later.append(self.pending.next_late_ns(self.now_ns))
         return min([*times, *(at for at in later if at is not None)], default=None)
+
+    def overtakes(self, demand: Demand) -> bool:
+        """Whether a job of its queue that comes after it may be stopped for it, by its queue's order."""
+        order = self.pending.order(self.state.shares.tree.leaf(demand.queue))
+        return order != "fifo" and demand.level == "low" and demand.ranks > 0
 
     def close(self) -> None:
         """End: all that was tried or decided is taken back."""

@@ -9,19 +9,30 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 import numpy as np
 
 from unidle.fleet import Barred, device_of
 from unidle.jobs import RankPlace, Reason
-from unidle.place.admission import JobClass, JobClasses, asks_of, fairness_of, totals, tree_of_queues
+from unidle.place.admission import (
+    JobClass,
+    JobClasses,
+    asks_of,
+    fairness_of,
+    totals,
+    tree_of_queues,
+    without_windows,
+)
 from unidle.place.gang.fit import GangRound
 from unidle.place.model import Backfill, Demand, Hold, Running
 from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.rank_class import RankClasses
 from unidle.place.queue.fair_share import PPB, PPM, FairShare
-from unidle.place.queue.state import Allocations, PendingJobs, requested
+from unidle.place.queue.order import Came, QueueTurns, served_us
+from unidle.place.queue.pending import PendingJobs
+from unidle.place.queue.state import Allocations, requested
 from unidle.place.slices.devices import SliceMemo
 from unidle.view.jobs import AttemptView, JobView
 from unidle.view.spares import on_trial
@@ -41,6 +52,10 @@ def restart_ns(job: JobView) -> int:
 def begin_ns(attempt: AttemptView) -> int | None:
     """From its placement until it began its first step; None before that was seen."""
     return None if attempt.begun_ns is None else max(attempt.begun_ns - attempt.placed_ns, 0)
+
+
+REMEMBERED: Final = 2_000
+"""So many of the latest jobs count for whose turn had come, when that is first asked."""
 
 
 def settled_ns(job: JobView) -> int:
@@ -110,7 +125,12 @@ class QueueSnapshot:
         self.state = Allocations(
             np.zeros(size, np.int64), self.shares, hosts=np.zeros((2, self.width), np.int64), log=free_slices.log
         )  # fmt: skip
-        self.waiting = PendingJobs(self.shares, Backfill())
+        bound_ns = free_slices.fleet.order.bound_ns
+        # turns come by what queues deserve of the whole fleet, whatever fails and whichever window is open, so that they
+        # follow from the log however much of it is read at once
+        always = tree_of_queues(without_windows(free_slices.fleet))
+        self.turns = QueueTurns(always.quota(self._whole, 0).deserved)
+        self.waiting = PendingJobs(self.shares, Backfill(starved_ns=bound_ns), self.turns)
         self.never: dict[str, Reason] = {}
         self.job_classes: dict[str, JobClass] = {}  # by job that waits
         self._shape_of: dict[str, Shape] = {}  # where the view says it for all at once: to find it takes long
@@ -141,6 +161,7 @@ class QueueSnapshot:
         for job in list(self.state.holds):
             self.state.release(job)
         first = self._seen < 0
+        ended: Iterable[str] = islice(reversed(view.jobs), REMEMBERED) if first else ()
         self._seen, changed = view.changed.since(max(self._seen, 0))
         if first or changed is None:
             changed = [*self._live, *self.waiting.jobs, *self.never, *view.jobs.open]
@@ -153,6 +174,8 @@ class QueueSnapshot:
             self._forget(job)
             self._learn(view.jobs.open.get(job), now_ns)
         self._shape_of = {}
+        seen = (view.jobs.get(job) for job in dict.fromkeys((*ended, *changed)))
+        self.turns.follow((job for job in seen if job is not None and job.spec.needs_devices), self._came)
         self._count_free()
         take_history(self.shares, view, now_ns)
         for job, promise in view.promised.items():
@@ -164,6 +187,11 @@ class QueueSnapshot:
     def stopping(self) -> bool:
         """Whether jobs are being preempted whose devices count as free."""
         return len(self._live) > len(self.state.running)
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether the jobs of all queues are in the order of their submission."""
+        return all(spec.order == "fifo" for spec in self.tree.specs)
 
     @property
     def all_known(self) -> bool:
@@ -184,6 +212,7 @@ class QueueSnapshot:
         if run is None:
             return
         self._unknown.discard(job)
+        self._hold_for_user(run, -1)
         self._in_parts.update(run.parts)
         if job in self.state.running:
             self.state.drop(job)
@@ -196,6 +225,7 @@ class QueueSnapshot:
         attempt = job.live
         if attempt is not None:
             run = self._live[job.id] = self._running(job, attempt)
+            self._hold_for_user(run, +1)
             self._in_parts.update(run.parts)
             if run.estimate_ns is None:
                 self._unknown.add(job.id)
@@ -268,7 +298,8 @@ class QueueSnapshot:
             self._table.charged(spec, kind, milli), attempt.saved_ns, int(spec.min_runtime_s * S),
             restart_ns(job), job.run_time_ns, checkpoints=spec.checkpoint_path is not None and stop is None,
             ranks=spec.ranks, each=spec.devices_per_rank, settled_ns=settled_ns(job), asks=asks_of(spec),
-            parts=parts, parts_milli=milli if parts else 0,
+            parts=parts, parts_milli=milli if parts else 0, served_us=served_us(job), user=spec.user,
+            expected_ns=job.given_ns, came_ns=job.submitted_ns,
         )  # fmt: skip
 
     def _held(self, attempt: AttemptView) -> tuple[dict[int, int], dict[str, int]]:
@@ -297,6 +328,19 @@ class QueueSnapshot:
         self.job_classes[job.id] = job_class
         self.waiting.add(self.demand(job, job_class))
 
+    def _came(self, job: JobView) -> Came | None:
+        """What its turn depends on; None where the job can never start."""
+        refused, job_class = self._table.refused(job.spec, self._shape(job)), self.job_class(job)
+        if refused is not None or job_class.never is not None:
+            return None
+        leaf = self.tree.leaf(self._table.queue(job.spec))
+        aged_ns = job.submitted_ns - job.spec.priority * self.waiting.age_ns
+        return Came(leaf, aged_ns, job_class.charged, self.waiting.limit_ns(leaf, job.spec.preemption))
+
+    def _hold_for_user(self, run: Running, sign: int) -> None:
+        key = self.tree.leaf(run.queue), run.user
+        self.waiting.held[key] = self.waiting.held.get(key, 0) + sign * max(run.charged, default=0)
+
     def demand(self, job: JobView, job_class: JobClass) -> Demand:
         """What the job requests, on the devices of this family."""
         spec = job.spec
@@ -304,6 +348,7 @@ class QueueSnapshot:
             job.id, self._table.queue(spec), spec.preemption, 0 if job_class.parts else spec.ranks, spec.devices_per_rank,
             job_class.charged, job.waiting_since_ns, job.run_time_ns, spec.priority, int(spec.min_runtime_s * S),
             restart_ns(job), spec.checkpoint_path is not None, job_class.alike, job_class.asks, job_class.most,
+            served_us(job), spec.user, job.submitted_ns, job.given_ns, job.guessed_ns,
         )  # fmt: skip
 
     def job_class(self, job: JobView) -> JobClass:

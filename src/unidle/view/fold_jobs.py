@@ -57,7 +57,7 @@ def set_state(view: View, job: JobView, state: JobState) -> None:
 
 
 _FREE_CAUSES: Final = {
-    "gathering": "gathering", "reserved": "gathering", "consolidate": "gathering",
+    "gathering": "gathering", "reserved": "gathering", "consolidate": "gathering", "order": "gathering",
     "quota": "quota", "behind": "quota", "no_right_to_preempt": "quota", "over_limit": "quota",
     "no_queue": "no_demand", "never_fits": "no_demand", "no_cores": "no_demand",
 }  # fmt: skip

@@ -196,12 +196,27 @@ class JobView(msgspec.Struct, array_like=True):
 
         A prediction whose bounds are wide would keep room for jobs at times at which it is not needed.
         """
-        if self.spec.estimate_s is not None:
-            return int(self.spec.estimate_s * 1_000_000_000)
-        said = next((said for said in reversed(self.predictions) if said.what == "run_time"), None)
+        if self.given_ns is not None:
+            return self.given_ns
+        said = self._run_time
         if said is None or said.high_ns > _TRUSTED * said.value_ns:
             return None
         return said.value_ns
+
+    @property
+    def given_ns(self) -> int | None:
+        """The run time that the job's owner gives; None where none is."""
+        return None if self.spec.estimate_s is None else int(self.spec.estimate_s * 1_000_000_000)
+
+    @property
+    def guessed_ns(self) -> int | None:
+        """The run time that is given or was predicted, however little is known of it; None where nothing is."""
+        said = self._run_time
+        return self.given_ns if said is None or self.given_ns is not None else said.value_ns
+
+    @property
+    def _run_time(self) -> Prediction | None:
+        return next((said for said in reversed(self.predictions) if said.what == "run_time"), None)
 
     def devices_of(self, attempt: AttemptView) -> int:
         """Devices of an attempt: an elastic job's differ in size."""

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from place.queues import anywhere, decide, shares
 from unidle.fleet.queues import QueueSpec
 from unidle.place.model import Backfill, Demand, RoundRules, Running
-from unidle.place.queue.state import Allocations, PendingJobs
+from unidle.place.queue.pending import PendingJobs
+from unidle.place.queue.state import Allocations
 from unidle.place.session import Draft
 from unidle.place.slices.fit import StartRoom
 

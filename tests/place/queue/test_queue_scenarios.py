@@ -19,7 +19,8 @@ from place.queues import decide, within
 from unidle.fleet.queues import Migration, QueueSpec, TimeWindow, weekly
 from unidle.place.model import Backfill, Demand, Fits, RoundRules, Running
 from unidle.place.queue.fair_share import Fairness, FairShare
-from unidle.place.queue.state import Allocations, PendingJobs
+from unidle.place.queue.pending import PendingJobs
+from unidle.place.queue.state import Allocations
 from unidle.place.queue.tree import QueueTree
 from unidle.place.session import Draft
 

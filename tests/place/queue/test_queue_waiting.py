@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from place.queues import HOUR, anywhere, decide, shares
 from unidle.errors import BadInput, UnidleError
 from unidle.fleet.queues import QueueSpec
-from unidle.place.model import Backfill, Demand, Hold, Running, in_order
-from unidle.place.queue.state import Allocations, PendingJobs, PendingLine
+from unidle.place.model import Backfill, Demand, Hold, RoundRules, Running, in_order
+from unidle.place.queue.pending import PassesOver, PendingJobs, PendingLine
+from unidle.place.queue.state import Allocations
 from unidle.place.session import Draft
 
 POLICY = Backfill(age_ns=HOUR, starved_ns=10 * HOUR)
@@ -68,6 +69,35 @@ def test_a_job_may_leave_the_line_while_it_is_gone_through():
             waiting.remove(one.job)
     assert seen == [f"j{k}" for k in range(6)]
     assert sorted(waiting.jobs) == ["j1", "j3", "j5"]
+
+
+def test_jobs_like_one_that_cannot_start_are_passed_over_as_long_as_that_is_known():
+    waiting = PendingJobs(shares(QueueSpec("a"), gpus=8), POLICY)
+    for k in range(9):
+        waiting.add(job(f"j{k}", ranks=1 + k % 3, submitted_ns=k))
+    known, version = {1, 2}, [0]
+    over = PassesOver(lambda demand: demand.ranks in known, lambda: version[0])
+    line, seen = waiting.of(1, 0, over), []
+    for one in line:
+        seen.append(one.job)
+        over.begun = len(seen) >= 3
+        if one.job == "j5":
+            known.discard(2)
+            version[0] += 1
+    assert seen == ["j0", "j1", "j2", "j5", "j7", "j8"], (
+        "j4 came before j5, and is not offered once that was passed"
+    )
+
+
+def test_a_job_beyond_the_depth_is_tried_where_no_job_like_it_was():
+    books = shares(QueueSpec("a"), gpus=8)
+    state, waiting = Allocations(np.full(1, 4), books), PendingJobs(books, POLICY)
+    for k in range(6):
+        waiting.add(job(f"wide{k}", ranks=6, submitted_ns=k))
+    waiting.add(job("small", submitted_ns=9))
+    rules = RoundRules(Backfill(heads=0, depth=2))
+    done = decide(state, waiting, lambda d: anywhere(d.ranks), HOUR, rules)
+    assert [start.job for start in done.starts] == ["small"]
 
 
 def test_jobs_put_back_are_next_again_in_their_order():

@@ -21,7 +21,9 @@ class IdleWatch:
     The cost of a check depends on the ranks and slices of the attempt, not on the size of the log.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, watch: bool = True) -> None:
+        """Without ``watch`` no holder is checked."""
+        self._watch = watch
         self._heap: list[tuple[int, str]] = []
         self._next: dict[str, int] = {}  # job -> when its live attempt is to be looked at by itself
         self._watched: set[str] = set()
@@ -106,7 +108,7 @@ class IdleWatch:
         return WatchGang(job.id, attempt.number, attempt.places, every_ns, view.fleet.idle.busy_ppm)
 
     def _terms_of(self, view: View, job: JobView) -> IdleTerms | None:
-        if not job.spec.needs_devices:
+        if not job.spec.needs_devices or not self._watch:
             return None
         if view.fleet is not self._fleet:
             self._fleet, self._terms = view.fleet, {}

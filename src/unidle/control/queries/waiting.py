@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from unidle.control.inbox import NOT_TAKEN_UP
@@ -111,6 +112,13 @@ def _ahead(view: View, job: JobView) -> int:
     if job.spec.is_filler:
         others = (view.jobs.open[name] for name in view.fillers.waiting)
         return sum(order_of(other) < order_of(job) for other in others)
+    if view.policy in ("", DEFAULT) and not _all_in_turn(view):
+        from unidle.place.snapshot import snapshot_of
+
+        books = snapshot_of(view, view.time_ns)
+        demand = books.waiting.jobs.get(job.id)
+        line = () if demand is None else books.waiting.of(books.tree.leaf(demand.queue), view.time_ns)
+        return sum(1 for _ in takewhile(lambda other: other.job != job.id, line))
     if not view.fleet.queues or view.policy not in ("", DEFAULT):
         mine = (-job.spec.priority, job.order, "")
         before = (place[2] for line in view.waiting.values() for place in line if place < mine)
@@ -124,6 +132,12 @@ def _ahead(view: View, job: JobView) -> int:
         if other.queue == job.spec.queue and (name == job.id or other.code not in NEVER)
     ]
     return [demand.job for demand in in_order(demands, view.time_ns, Backfill())].index(job.id)
+
+
+def _all_in_turn(view: View) -> bool:
+    """Whether all queues order their jobs by submission."""
+    orders = [queue.order or view.fleet.order.by for queue in view.fleet.queues]
+    return all(order == "fifo" for order in orders or [view.fleet.order.by])
 
 
 def in_the_way(view: View, spec: JobSpec, now: Reason) -> list[Plain]:

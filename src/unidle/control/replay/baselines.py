@@ -69,11 +69,15 @@ class NodeOrder:
             cache = self._cache = SessionCache(view, keeps_back=False)
         return cache
 
-    def _round(self, cache: SessionCache, view: View) -> _Round:
-        return _Round(cache, view, self._choose, (self._code, self._first))
+    def _round(self, cache: SessionCache, view: View) -> PeerRound:
+        return PeerRound(cache, view, self._choose, (self._code, self._first))
 
 
-class _Round(GangRound):
+class PeerRound(GangRound):
+    """A round in which nodes are chosen one by one; ``within``: only so many devices of each, (N,), topological."""
+
+    within: Ints | None = None
+
     def __init__(self, cache: SessionCache, view: View, choose: Choose, words: tuple[str, str]) -> None:
         super().__init__(cache.classes, cache.slices, view)
         self._choose, self._words = choose, words
@@ -86,8 +90,11 @@ class _Round(GangRound):
     ) -> GangFit | None:
         for pool in self._free_slices.pools.vendors(spec):
             rank_class = self.rank_class(spec, pool)
-            if int(rank_class.rooms.room.sum()) >= spec.ranks:
-                return self._fit(rank_class, spec.ranks)
+            room = rank_class.rooms.room
+            if self.within is not None:
+                room = np.minimum(room, np.maximum(self.within, 0) // max(rank_class.each, 1))
+            if int(room.sum()) >= spec.ranks:
+                return self._fit(rank_class, spec.ranks, room)
         return None
 
     def refusal(self, spec: JobSpec, job: str = "", access: Access | None = None) -> GangRefusal:  # noqa: ARG002
@@ -98,9 +105,9 @@ class _Round(GangRound):
         held = any(int(self.rank_class(spec, pool).whole.room.sum()) >= spec.ranks for pool in pools)
         return held or self.ever_in_parts(spec)
 
-    def _fit(self, rank_class: RankClass, ranks: int) -> GangFit:
+    def _fit(self, rank_class: RankClass, ranks: int, rooms: Ints) -> GangFit:
         place = self._free_slices.by_fleet
-        room, free = rank_class.rooms.room[place], rank_class.left()[place]
+        room, free = rooms[place], rank_class.left()[place]
         chosen = np.array(self._choose(free, room, ranks), np.int64)
         nodes, counts = place[chosen[:, 0]], chosen[:, 1]
         ascending = np.argsort(nodes)
@@ -126,7 +133,7 @@ def _bare(spec: JobSpec) -> JobSpec:
 
 def first_fit() -> NodeOrder:
     """The first node that holds the gang."""
-    return NodeOrder("first_fit", "first", _first)
+    return NodeOrder("first_fit", "first", first_nodes)
 
 
 def best_fit() -> NodeOrder:
@@ -139,7 +146,8 @@ def spread() -> NodeOrder:
     return NodeOrder("spread", "emptiest", _roomiest)
 
 
-def _first(free: Ints, room: Ints, ranks: int) -> Chosen:  # noqa: ARG001  (one signature for all)
+def first_nodes(free: Ints, room: Ints, ranks: int) -> Chosen:  # noqa: ARG001  (one signature for all)
+    """The first node that holds the gang, else the first nodes that hold it together."""
     whole = room >= ranks
     at = int(whole.argmax())
     return [(at, ranks)] if whole[at] else _in_turn(np.flatnonzero(room), room, ranks)

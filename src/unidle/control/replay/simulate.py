@@ -42,7 +42,8 @@ Ask = tuple[int, Callable[[Controller], None]]
 class SimulationOptions:
     """``detect_ns`` as in ``SimEngine``. At ``until_ns`` the simulation stops, even if jobs still run or wait.
 
-    ``policy_name`` is the policy's name in the log; ``watcher`` receives every event (see ``Controller.watch``).
+    ``policy_name`` is the policy's name in the log; ``watcher`` receives every event (see ``Controller.watch``); ``saves_together`` as in ``SimEngine``;
+    with ``never_idle`` no gang is ever idle, and none is watched.
     """
 
     detect_ns: int = 0
@@ -51,6 +52,8 @@ class SimulationOptions:
     forecaster: Forecaster | None = None
     policy_name: str = ""
     watcher: Watcher | None = None
+    saves_together: bool = False
+    never_idle: bool = False
 
 
 _USUAL: Final = SimulationOptions()
@@ -66,9 +69,9 @@ def simulate(
     The same arguments give the same log, byte by byte. ``faults`` as in ``SimEngine``.
     """
     clock = VirtualClock(options.start_ns)
-    engine = SimEngine(fleet, clock, workload, faults, options.detect_ns)
+    engine = SimEngine(fleet, clock, workload, faults, options.detect_ns, options.saves_together)
     services = ControllerServices(forecaster=options.forecaster)
-    timing = ControllerTiming(inbox_every_ns=None, sighting_every_ns=_YEAR_NS)
+    timing = ControllerTiming(None, _YEAR_NS, watch_idle=not options.never_idle)
     controller = Controller(store, store.acquire("simulate"), engine, policy, clock, services, timing)
     if options.watcher is not None:
         controller.watch(options.watcher)

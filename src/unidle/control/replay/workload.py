@@ -16,6 +16,7 @@ from unidle.files.trace import JobTrace, TraceJob
 from unidle.files.trace_fits import check_fits, without_misfits
 from unidle.fleet import Fleet
 from unidle.jobs import JobSpec, Requests, Restart, Select, Where
+from unidle.place.protocol import Policy
 from unidle.store.protocol import Store
 from unidle.view.state import View
 
@@ -156,15 +157,26 @@ def replay(
         scenario.fleet,
         told(scenario, assumed),
         behaviour(scenario.work_ns, assumed),
-        policy_named(policy),
+        _policy(policy, scenario),
         faults=_faults(scenario, assumed),
         options=SimulationOptions(
             start_ns=scenario.start_ns,
             until_ns=until_ns,
             forecaster=Forecaster() if assumed.estimates == "learned" else None,
             policy_name=policy,
+            saves_together=True,
+            never_idle=True,
         ),
     )
+
+
+def _policy(name: str, scenario: Scenario) -> Policy:
+    """The policy; one that is the bound of others gets the true run times."""
+    made = policy_named(name)
+    know = getattr(made, "know", None)
+    if know is not None:
+        know(scenario.work_ns)
+    return made
 
 
 def told(scenario: Scenario, assumed: Assumptions) -> tuple[Arrival, ...]:

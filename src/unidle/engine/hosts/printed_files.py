@@ -72,28 +72,49 @@ def append(
     directory: Path, newest: PrintedFile, at: int, parts: Sequence[tuple[int, bytes]], lines: int | None
 ) -> None:
     """Add what was printed from byte ``at`` on, without what is there already. ``lines`` were printed before ``at``; None:
-    not known. Errors: OSError."""
+    not known. A file begins with a line, as far as there are any. Errors: OSError."""
     for time_ns, part in parts:
         begin, at = max(at, newest.end), at + len(part)
         if begin >= at:
             continue
         data = part[begin - at :]
-        if not newest.size or begin > newest.end or newest.size + len(data) > FILE_BYTES:
-            known = begin == newest.end or lines is None
-            before = newest.lines_before + newest.lines if known or lines is None else lines
-            _begin(directory, begin, before, time_ns)
-            newest.begin, newest.lines_before = begin, before
-            newest.size = newest.lines = newest.times = newest.at_ns = 0
-        if not newest.times or time_ns >= newest.at_ns + interval_ns(newest.times):
-            _add(directory / rundir.TIMES, b"T %d %d\n" % (newest.size, time_ns))
-            newest.times, newest.at_ns = newest.times + 1, time_ns
-        _add(directory / rundir.LOG, data)
-        newest.size += len(data)
-        newest.lines += data.count(b"\n")
+        if begin > newest.end:  # some is left out
+            if newest.size:
+                _drop_torn_line(directory / rundir.LOG)
+            before = newest.lines_before + newest.lines if lines is None else lines
+            _begin(directory, newest, begin, before, time_ns)
+        elif not newest.size:
+            _begin(directory, newest, begin, newest.lines_before, time_ns)
+        elif newest.size + len(data) > FILE_BYTES:
+            line = data.find(b"\n") + 1
+            _write(directory, newest, time_ns, data[:line])
+            data = data[line:]
+            _begin(directory, newest, newest.end, newest.lines_before + newest.lines, time_ns)
+        _write(directory, newest, time_ns, data)
 
 
-def _begin(directory: Path, begin: int, lines: int, time_ns: int) -> None:
+def _write(directory: Path, newest: PrintedFile, time_ns: int, data: bytes) -> None:
+    if not data:
+        return
+    if not newest.times or time_ns >= newest.at_ns + interval_ns(newest.times):
+        _add(directory / rundir.TIMES, b"T %d %d\n" % (newest.size, time_ns))
+        newest.times, newest.at_ns = newest.times + 1, time_ns
+    _add(directory / rundir.LOG, data)
+    newest.size += len(data)
+    newest.lines += data.count(b"\n")
+
+
+def _drop_torn_line(log: Path) -> None:
+    """The rest of the last line is left out: it would run into the next one."""
+    with log.open("r+b") as file:
+        data = file.read()
+        file.truncate(data.rfind(b"\n") + 1)
+
+
+def _begin(directory: Path, newest: PrintedFile, begin: int, lines: int, time_ns: int) -> None:
     """Begin another file: the one that was the newest becomes the older one."""
+    newest.begin, newest.lines_before = begin, lines
+    newest.size = newest.lines = newest.times = newest.at_ns = 0
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     log, times = directory / rundir.LOG, directory / rundir.TIMES
     draft, times_draft = log.with_name(f"{rundir.LOG}.new"), times.with_name(f"{rundir.TIMES}.new")

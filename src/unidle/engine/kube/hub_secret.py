@@ -16,9 +16,8 @@ import msgspec
 from unidle import atomic, private
 from unidle.errors import CannotRun
 from unidle.hub.place import FOLDER
-from unidle.kube.client import ApiClient, target_of
 from unidle.kube.objects import SECRETS
-from unidle.kube.protocol import ApiRequest
+from unidle.kube.protocol import ApiRequest, Client
 
 FILES: Final = ("secret", "ca.pem", "ca.key")
 _MOST_BYTES: Final = 64 << 10
@@ -31,7 +30,7 @@ class _Secret(msgspec.Struct, frozen=True):
 class HubSecret:
     """The Secret ``NAMESPACE/NAME``, which has to be there: the only rights are to get and to patch this one object."""
 
-    def __init__(self, client: ApiClient, namespace: str, name: str) -> None:
+    def __init__(self, client: Client, namespace: str, name: str) -> None:
         self._client, self._namespace, self._name = client, namespace, name
         self._has_all = False
 
@@ -71,7 +70,7 @@ class HubSecret:
         path = SECRETS.path(self._namespace, self._name)
         self._client.call(
             ApiRequest(
-                "patch", "PATCH", path, target_of(SECRETS, self._namespace, self._name),
+                "patch", "PATCH", path, f"{SECRETS} {self._namespace}/{self._name}",
                 body=msgspec.json.encode({"data": data}), content_type="application/merge-patch+json",
             )
         )  # fmt: skip

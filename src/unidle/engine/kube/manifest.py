@@ -38,8 +38,7 @@ AGENT_ACCOUNT: Final = "unidle-agent"
 """Service account of the agents, in the namespace of the controller unless another is named."""
 PLACE: Final = "/unidle"
 TOKENS: Final = "/var/run/secrets/unidle.dev"
-PYTHON: Final = tuple(words_of(f"{PLACE}/python"))
-"""In a pod: the words before the arguments of unidle's own Python."""
+_PYTHON: Final = tuple(words_of(f"{PLACE}/python"))
 _BOX: Final = "/box.pyz"
 _IMAGE_PYTHON: Final = "/python"  # in unidle's image
 _TOKEN_S: Final = 3600
@@ -89,6 +88,11 @@ class PodPlan:
     def annotations(self) -> dict[str, str]:
         """Those that change with each attempt."""
         return {ATTEMPT: str(self.attempt), RANKS: ranges(self.ranks)}
+
+
+def python_of(wish: PodWish | None) -> tuple[str, ...]:
+    """In a pod of a job: the words before the arguments of the Python that starts its ranks."""
+    return ("python3",) if wish is not None and wish.python == "image" else _PYTHON
 
 
 def pod_name(controller: str, job: str, node: str) -> str:
@@ -257,7 +261,7 @@ def _container(settings: PodSettings, wish: PodWish, job: str, node: str) -> dic
     found: dict[str, Any] = {
         "name": CONTAINER,
         "image": wish.image or settings.image,
-        "command": [*PYTHON, "-I", f"{PLACE}{_BOX}", f"{PLACE}/box", "--output"],
+        "command": [*python_of(wish), "-I", f"{PLACE}{_BOX}", f"{PLACE}/box", "--output"],
         "env": [{"name": "UNIDLE_BOX", "value": json.dumps(told, sort_keys=True)}],
         "volumeMounts": [
             {"name": "unidle", "mountPath": PLACE},

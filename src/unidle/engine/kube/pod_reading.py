@@ -29,6 +29,7 @@ _ROOT_REMEDY: Final = (
     "; name the user in the job: `pod: {run_as_user: 1000}`, or 0 for root where the cluster allows it"
 )
 _LOADER: Final = f"/{LOADER}"
+_NO_PYTHON: Final = '"python3"'
 _SLACK_S: Final = 5.0  # between the clocks of node and controller
 
 
@@ -76,6 +77,8 @@ def _terminated(ended: Terminated) -> str:
     how = f"signal {ended.signal}" if ended.signal else f"exit code {ended.exit_code}"
     reason = "" if ended.reason in ("Error", "Completed", "") else f"{ended.reason}, "
     text = f"{reason}{how}{f': {ended.message.strip()}' if ended.message.strip() else ''}"
+    if _NO_PYTHON in ended.message and ended.exit_code in (126, 127, 128):
+        return f"the image has no python3 (3.8 or newer); leave out `pod: {{python: image}}`: {text}"
     if _LOADER in ended.message and ended.exit_code in (126, 127, 128):
         return f"the image of --box-image is of an older release, or for another processor: {text}"
     return text

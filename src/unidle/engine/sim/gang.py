@@ -80,6 +80,14 @@ class SimGang:
             return max(self._fail[0], now_ns)
         return at_ns
 
+    @property
+    def saves_next(self) -> bool:
+        """Whether what happens next is a save and nothing else: no end, and nothing that another has to follow."""
+        job = self._job
+        if self._halted or not self._working or self._fail is not None or job.quiet_ns or job.report_every:
+            return False
+        return self._told > 0 and (self._saving_ns is not None or self._target_ns() < self._total_ns)
+
     def advance(self, now_ns: int) -> Iterator[RankMark]:
         """What the ranks report up to ``now_ns``, in order of time."""
         while (at_ns := self.next_ns(now_ns)) is not None and at_ns <= now_ns:

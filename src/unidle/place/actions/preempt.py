@@ -26,8 +26,9 @@ from unidle.place.actions.solver import Solver, VictimChoice, cheapest_choice, p
 from unidle.place.explain import refused
 from unidle.place.model import HOLD_NS, Demand, Domains, Fits, Hold, Ints, Mask, alike
 from unidle.place.queue.fair_share import FairShare
+from unidle.place.queue.pending import PendingLine
 from unidle.place.queue.reservations import affordable
-from unidle.place.queue.state import Allocations, PendingLine
+from unidle.place.queue.state import Allocations
 from unidle.place.queue.victims import Candidates, Rights, anyone, copies_deserved, rights
 from unidle.place.session import Attempt, Preemption, Session
 from unidle.place.slices.fit import StartRoom
@@ -46,7 +47,7 @@ class ReclaimSpares:
         if made is None:
             s.learned.no_filler.add(a.like)
             return False
-        _stopped(s, a.demand, made)
+        record_stop(s, a.demand, made)
         return True
 
 
@@ -62,7 +63,7 @@ class Preempt:
         made = _stop_for(s, a.demand, a.line)
         for job, answer in made:
             if isinstance(answer, Preemption):
-                _stopped(s, job, answer)
+                record_stop(s, job, answer)
             elif job.job == a.demand.job:
                 s.learned.no_victims[a.like] = answer
         if made and isinstance(made[0][1], Preemption):
@@ -141,7 +142,8 @@ def _stop_for(s: Session, demand: Demand, line: PendingLine) -> list[tuple[Deman
     return [(job, answers[job.job]) for job in jobs]
 
 
-def _stopped(s: Session, demand: Demand, answer: Preemption) -> None:
+def record_stop(s: Session, demand: Demand, answer: Preemption) -> None:
+    """Others are stopped for the job, which waits until they have left."""
     s.draft.stops.append(answer)
     s.learned.forget()
     if s.planner is not None:

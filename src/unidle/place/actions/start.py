@@ -209,6 +209,7 @@ def _planner_of(s: Session) -> Planner:
         s.planner = Planner(
             lambda: _profile(s), s.fits, s.now_ns, s.rules.backfill,
             not_before_ns=lambda demand: s.reservations.hosts_free_ns(demand, s.fits(demand)),
+            late=lambda demand: s.pending.late(demand, s.now_ns) and not s.overtakes(demand),
         )  # fmt: skip
     return s.planner
 

@@ -187,11 +187,14 @@ class Planner:
     def __init__(
         self, profile_of: Callable[[], FreeProfile], fits_of: Callable[[Demand], Fits], now_ns: int, policy: Backfill,
         not_before_ns: Callable[[Demand], int | None] = lambda _: 0,
+        late: Callable[[Demand], bool] | None = None,
     ) -> None:  # fmt: skip
         """``profile_of`` is what is free from now on, after all starts that were not passed to :meth:`tell`.
 
-        ``not_before_ns`` is the earliest start of a job by what it needs other than devices; None: never.
+        ``not_before_ns`` is the earliest start of a job by what it needs other than devices; None: never. Room is
+        reserved for a job that is ``late``: by default, that waits for as long as the policy has it.
         """
+        self._late = late or (lambda demand: now_ns - demand.submitted_ns >= policy.starved_ns)
         self._not_before_ns = not_before_ns
         self._profile_of, self._fits_of, self._now_ns, self._policy = profile_of, fits_of, now_ns, policy
         self._profiles: tuple[FreeProfile, FreeProfile] | None = None
@@ -228,8 +231,7 @@ class Planner:
         If its start is not needed (not ``wanted``), it is planned only if room is reserved.
         """
         policy, length_ns = self._policy, self._length_ns(demand)
-        waited_ns = self._now_ns - demand.submitted_ns
-        starved = waited_ns >= policy.starved_ns and self._starved < policy.starved_heads
+        starved = self._starved < policy.starved_heads and self._late(demand)
         self._starved += starved
         self._looked += 1
         if self._looked > policy.depth and not starved:

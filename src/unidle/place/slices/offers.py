@@ -22,8 +22,9 @@ from unidle.place.network.tree import NODE
 from unidle.place.nodes.free import FreeSlices
 from unidle.place.nodes.hardware import DevicePool
 from unidle.place.protocol import KINDS, Recut, noun
+from unidle.place.queue.pending import PendingJobs
 from unidle.place.queue.reservations import affordable, counted_as
-from unidle.place.queue.state import Allocations, PendingJobs
+from unidle.place.queue.state import Allocations
 from unidle.place.slices.devices import Devices, EmptyDevices, SliceMemo, refused_before, table_of
 from unidle.place.slices.fit import SliceBounds, SliceFit, SliceSearch, StartRoom
 from unidle.share.interference import Interference
