@@ -403,7 +403,7 @@ class Checker:
             self._need(after >= min(guard.spares, before), "so many nodes are kept as spares", text)
 
     def _leaves_spares(self, job: Known) -> bool:
-        entitled = job.spec.filler or (job.back and job.spec.preemption != "low")
+        entitled = job.spec.gives_way or (job.back and job.spec.preemption != "low")
         return self.fleet.guard.keeps_spares and not entitled
 
     def _alike(self) -> list[list[str]]:
@@ -418,10 +418,15 @@ class Checker:
         """Usable whole, with nobody there, nor to come, who may not be stopped at once."""
         if not all(self.healthy(device) for device in self.nodes[node].devices):
             return False
-        if any(node in kept.devices and not self.jobs[to].spec.filler for to, kept in self.promised.items()):
+        if any(
+            node in kept.devices and not self.jobs[to].spec.gives_way for to, kept in self.promised.items()
+        ):
             return False
         return not any(
-            job is not besides and job.live is not None and node in job.live.by_node and not job.spec.filler
+            job is not besides
+            and job.live is not None
+            and node in job.live.by_node
+            and not job.spec.gives_way
             for job in self.jobs.values()
         )
 
@@ -482,7 +487,7 @@ class Checker:
         self._need(ran_ns >= least_ns, "minimum runtime kept", f"{who} ran {ran_ns} ns")
         same = job.spec.queue == waiter.spec.queue
         rank = {"low": 0, "medium": 1, "high": 2}[waiter.spec.preemption]
-        fills = waiter.back and rank and job.spec.filler and self.fleet.guard.keeps_spares
+        fills = waiter.back and rank and job.spec.gives_way and self.fleet.guard.keeps_spares
         allowed = not same or rank == 2 or fills
         self._need(allowed, "within a queue only high jobs preempt", f"{who} for {event.for_job}")
         pair = (event.job, event.for_job, waiter.undone + self._voided)

@@ -184,3 +184,71 @@ def test_a_store_is_replayed_on_a_fleet_with_other_queues(fleet: Path, trace: Pa
     answer = ask(*store, "--queue-map", "vision=lab", "--model-map", "H100=A100")
     assert answer["policies"]["unidle"]["succeeded"] == 4
     assert set(answer["policies"]["unidle"]["queues"]) == {"ml", "lab"}
+
+
+def test_fillers_get_what_is_free_and_move_no_other_job(fleet: Path, trace: Path) -> None:
+    command = (
+        "replay",
+        "trace",
+        "--fleet",
+        fleet,
+        "--trace",
+        trace,
+        "--policy",
+        "unidle,spread",
+        "--fillers",
+        "4x2",
+    )
+    done = unidle(*command)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0].split() == [
+        "unidle",
+        "unidle",
+        "+",
+        "fillers",
+        "spread",
+        "spread",
+        "+",
+        "fillers",
+    ]
+    text = " ".join(done.stdout.split())
+    assert "all starts and ends of the other 4 jobs are the same to the nanosecond" in text
+
+
+def test_what_fillers_got_is_in_the_answer_and_in_the_store_that_is_kept(
+    fleet: Path, trace: Path, tmp_path: Path
+) -> None:
+    command = (
+        "replay",
+        "trace",
+        "--fleet",
+        fleet,
+        "--trace",
+        trace,
+        "--policy",
+        "unidle,spread",
+        "--fillers",
+        "4x2",
+    )
+    answer = ask(*command, "--save", tmp_path / "kept")
+    for name in ("unidle", "spread"):
+        got, alone, filled = (
+            answer["fillers"][name],
+            answer["policies"][name],
+            answer["policies"][f"{name} + fillers"],
+        )
+        assert (got["fillers"], got["jobs"], got["moved"]) == (4, 4, 0)
+        assert 0 < got["filled_gpu_h"] < got["free_before_gpu_h"] and got["yields"] > 0
+        assert [filled[k] for k in ("jobs", "queueing_s", "completion_s", "makespan_s")] == [
+            alone[k] for k in ("jobs", "queueing_s", "completion_s", "makespan_s")
+        ]
+    store = tmp_path / "kept" / "unidle-fillers.db"
+    assert unidle("ledger", "--store", store, "--check").returncode == 0
+    leaves = {row["leaf"] for row in rows(store) if (row["job"] or "").startswith("filler-")}
+    assert "filled" in leaves and not leaves & {"useful", "preempted", "no_artefact"}
+
+
+@pytest.mark.parametrize("wish", ["0", "x", "4x", "4x0", "-1", "20000", "1x2x3"])
+def test_what_is_no_number_of_fillers_is_refused(fleet: Path, trace: Path, wish: str) -> None:
+    done = unidle(*unidle_alone(fleet, trace), f"--fillers={wish}")
+    assert done.returncode == 2 and "--fillers: is not a number of fillers" in done.stderr

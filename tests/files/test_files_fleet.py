@@ -181,6 +181,7 @@ def test_wrong_ranges_are_refused(text: str) -> None:
         (f"nodes: [{{id: n1, {ONE_CPU}}}]\nlinks: [{{a: n1, b: site, gbps: 1e-10}}]", "less than 1 bit/s"),
         (f"nodes: [{{id: 'n[1-3]', address: '10.0.0.[1-2]', {ONE_CPU}}}]", "2 members for 3 nodes"),
         (f"nodes: [{{id: n1, {ONE_CPU}}}]\nprices: {{H100: -1}}", "prices.H100: must be a number from 0"),
+        (f"nodes: [{{id: n1, {ONE_CPU}}}]\nfiller_price: -1", "filler_price: must be a number from 0"),
         (f"nodes: [{{id: n1, {ONE_CPU}}}]\nprices: {{H100: .inf}}", "prices.H100: must be a finite number"),
         (f"nodes: [{{id: n1, {ONE_CPU}}}]\ncurrency: euro", "currency: must be three capital letters"),
         (f"nodes: [{{id: n1, labels: {{a: 1}}, {ONE_CPU}}}]", "nodes[0].labels.a: must be one line of printable text (got 1); put it in quotes"),
@@ -306,17 +307,11 @@ def fleets(draw: st.DrawFn) -> Fleet:
     )
     prices = draw(st.dictionaries(texts, st.floats(0, 1e6), max_size=3))
     idle = draw(idle_policies())
+    filler_price = draw(st.none() | st.floats(0, 1e6))
     return Fleet(
-        tiers,
-        tuple(nodes),
-        links,
-        prices,
-        "EUR",
-        "declared",
-        gpu_links=wired,
-        idle=idle,
-        peak_tflops={"cpu": 0.1},
-    )
+        tiers, tuple(nodes), links, prices, "EUR", "declared", gpu_links=wired, idle=idle, peak_tflops={"cpu": 0.1},
+        filler_price=filler_price,
+    )  # fmt: skip
 
 
 spans = st.integers(1, 10**6).map(lambda s: s * 10**9) | st.integers(10**9, 10**15)
@@ -363,3 +358,10 @@ def test_where_a_nodes_faults_are_read_runs_along_with_its_range(tmp_path):
     again = tmp_path / "again.yaml"
     again.write_text(fleet_to_yaml(fleet))
     assert [node.watch for node in load_fleet(again).nodes] == watches
+
+
+def test_fillers_may_cost_nothing_and_that_is_not_forgotten() -> None:
+    fleet = fleet_from_mapping(
+        {"nodes": [{"id": "n1", "devices": {"count": 1, "kind": "cpu"}}], "filler_price": 0}, "fleet"
+    )
+    assert fleet.filler_price == 0 and "filler_price: 0" in fleet_to_yaml(fleet)

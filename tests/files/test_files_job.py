@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from unidle.api.job_fields import spec_of
 from unidle.errors import BadInput
 from unidle.files.job import job_from_command, job_from_mapping, load_job, name_of_command
-from unidle.jobs import JobSpec, Layout, Limits, Restart, RestartPolicy, StepFlops, role_of
+from unidle.jobs import JobSpec, Layout, Limits, Restart, RestartPolicy, Service, StepFlops, role_of
 
 EVERY_FIELD = """
 name: gpt-small
@@ -481,3 +482,63 @@ def test_a_rank_without_devices_takes_a_core_of_its_node(tmp_path: Path) -> None
     assert (bare.device, bare.devices, bare.requests.cpus) == ("cpu", 0, 1.0)
     asks = job(tmp_path, "command: [a]\ndevices_per_rank: 0\nrequests: {cpus: 0.5, memory: 2GiB}\n")
     assert (asks.requests.cpus, asks.requests.memory_bytes) == (0.5, 2**31)
+
+
+def test_a_filler_may_be_stopped_at_any_moment_whatever_else_the_file_has(tmp_path: Path) -> None:
+    spec = job(tmp_path, "command: [a]\nclass: filler\npreemption: medium\n")
+    assert (spec.is_filler, spec.gives_way, spec.job_class) == (True, True, "filler")
+    assert not job(tmp_path, "command: [a]").is_filler
+    assert spec_of(["a"], {"job_class": "filler"}, "submit").is_filler
+
+
+@pytest.mark.parametrize(
+    ("field", "error"),
+    [
+        ("class: fill", "class: must be one of filler, normal (got 'fill')"),
+        ("job_class: filler", "job_class: unknown field"),
+        ("class: filler\npreemption: high", "class: is filler, and preemption is high"),
+        ("class: filler\nmin_runtime_s: 60", "class: is filler, and min_runtime_s keeps others waiting"),
+        ("class: filler\nshare: {fraction: 0.5}", "class: is filler, and share requests a part of a device"),
+        ("class: filler\nranks: {min: 1, max: 2}", "class: is filler, and ranks has min and max"),
+        ("class: filler\nqueue_timeout_s: 60", "class: is filler, and queue_timeout_s bounds a wait"),
+        ("class: filler\ndevices_per_rank: 0", "class: is filler, and devices_per_rank is 0"),
+    ],
+)
+def test_what_contradicts_a_filler_is_refused(tmp_path: Path, field: str, error: str) -> None:
+    assert refused_field(tmp_path, field).startswith(error)
+
+
+def test_a_service_has_replicas_and_says_how_it_is_ready(tmp_path: Path) -> None:
+    spec = job(tmp_path, "command: [a]\nkind: service\nservice: {replicas: 3, port: 8000, ready: /health}\n")
+    assert spec.service == Service(3, 8000, "/health")
+    assert job(tmp_path, "command: [a]\nkind: service\n").service == Service()
+    assert job(tmp_path, "command: [a]\n").service is None
+
+
+@pytest.mark.parametrize(
+    ("field", "error"),
+    [
+        ("service: {replicas: 2}", "service: the job is no service; add kind: service"),
+        ("kind: server", "kind: must be one of job, service"),
+        ("kind: service\nrestart: {max: 3}", "kind: is service, and restart.max bounds its restarts"),
+        ("kind: service\ntimeout_s: 60", "kind: is service, and timeout_s ends it"),
+        ("kind: service\nranks: {min: 1, max: 2}", "kind: is service, and ranks has min and max"),
+        ("kind: service\nclass: filler", "kind: is service, and class is filler"),
+    ],
+)
+def test_what_contradicts_a_service_is_refused(tmp_path: Path, field: str, error: str) -> None:
+    assert refused_field(tmp_path, field).startswith(error)
+
+
+@pytest.mark.parametrize(
+    ("service", "error"),
+    [
+        ("{replicas: 0}", "service.replicas: must be a whole number from 1 to 1,000"),
+        ("{port: 70000}", "service.port: must be a whole number from 0 to 65,535"),
+        ("{ready: health}", "service.ready: must be a path such as /health"),
+        ("{ready: '/a b'}", "service.ready: must be a path such as /health"),
+    ],
+)
+def test_what_is_no_service_is_refused(tmp_path: Path, service: str, error: str) -> None:
+    line = refused(tmp_path, f"command: [a]\nkind: service\nservice: {service}\n")
+    assert error in line

@@ -179,6 +179,9 @@ def test_the_job_schema_agrees_with_the_loader(tmp_path: Path, document: Any) ->
         "its devices are gone",
         "the number of restarts is missing",
         "never happens without",
+        "is filler, and",
+        "is service, and",
+        "the job is no service",
     )
     agree(document, JOB, lambda data: job_from_mapping(data, "test", tmp_path), beyond)
 

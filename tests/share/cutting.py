@@ -121,7 +121,10 @@ def check_devices(view: View) -> None:
     """What holds of every device at any time, from the view alone."""
     held: dict[str, str] = {}
     for job_id in view.live:
-        for place in view.jobs.open[job_id].attempts[-1].places:
+        attempt = view.jobs.open[job_id].attempts[-1]
+        for place in (
+            attempt.places if attempt.yielded_ns is None else ()
+        ):  # a filler that leaves holds nothing
             for slice_id in place.slices:
                 assert slice_id not in held, f"{slice_id} is held twice"
                 held[slice_id] = job_id

@@ -38,7 +38,7 @@ KEPT = (
     SliceRef, FaultView, WatchView, Care, CareView, CheckView, Cordon, LinksView, Sign, Strike, Window, Look, Watched, Removal, Rest, TakenView, RankLanding,
     ClockView, AttemptClock,
 )  # fmt: skip
-FORM = (22, 1039825866)
+FORM = (23, 3864547516)
 
 
 def form() -> int:

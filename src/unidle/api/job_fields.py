@@ -27,7 +27,7 @@ def spec_of(
     """
     from unidle.files.job import job_from_mapping
 
-    given = {name: _plain(value) for name, value in fields.items() if value is not None}
+    given = {_key(name): _plain(value) for name, value in fields.items() if value is not None}
     if "command" in given:
         raise BadInput("is the first argument", field="command", remedy=f"{source}([...], ranks=2)")
     here = os.getcwd()  # noqa: PTH109
@@ -38,6 +38,11 @@ def spec_of(
     else:
         given = {"command": _command(target, given.get("workdir", here)), **given}
     return job_from_mapping(given, source, here)
+
+
+def _key(name: str) -> str:
+    """The field of the job file; one of its names is a word of Python."""
+    return "class" if name == "job_class" else name
 
 
 def _of_file(path: str, given: dict[str, object], here: str) -> JobSpec:

@@ -140,8 +140,8 @@ def _show_lines(lines: Sequence[dict[str, Any]], now_ns: int) -> None:
 
     known = any(line["mfu"] is not None for line in lines)
     rows = [
-        [line["job"], line["state"], str(line["attempts"]), str(line["ranks"]), str(line["steps"]),
-         *(["-" if line["mfu"] is None else f"{100 * line['mfu']:.1f} %"] if known else []),
+        [line["job"], line["state"] + (" (filler)" if line["class"] == "filler" else ""), str(line["attempts"]), str(line["ranks"]), str(line["steps"]),
+          *(["-" if line["mfu"] is None else f"{100 * line['mfu']:.1f} %"] if known else []),
          age(now_ns - line["submitted_ns"]), silence_text(line, now_ns) or line["reason"] or ""]
         for line in lines
     ]  # fmt: skip
@@ -171,11 +171,12 @@ def show(job: JobArgument = None, store: StoreOption = None, as_json: JsonOption
     from unidle.control.queries.describe import job_detail
     from unidle.control.queries.explanation import headline
     from unidle.control.queries.mfu import mfu_lines
+    from unidle.control.replicas import service_detail
 
     opened = read_store(store)
     view = read_view(opened)
     found = need_job(view, job)
-    detail = job_detail(view, found, named_store(store))
+    detail = job_detail(view, found, named_store(store)) | {"service": service_detail(view, found)}
     if as_json:
         print_json(detail)
         return
@@ -183,9 +184,22 @@ def show(job: JobArgument = None, store: StoreOption = None, as_json: JsonOption
     say_whole(f"command  {shlex.join(detail['command'])}")
     for line in mfu_lines(view, found):
         say(line)
+    if detail["service"] is not None:
+        _say_service(detail["service"])
     for run in detail["runs"]:
         _say_run(run)
     _say_failure(detail)
+
+
+def _say_service(service: dict[str, Any]) -> None:
+    """Its replicas, and where each answers."""
+    rows = [
+        [str(line["replica"]), line["job"], line["state"], "yes" if line["ready"] else "no", str(line["restarts"]),
+         line["endpoint"] or "-"]
+        for line in service["replicas"]
+    ]  # fmt: skip
+    say(f"service  {service['ready']} of {counted(service['wanted'], 'replica')} ready")
+    show_table(["replica", "job", "state", "ready", "restarts", "endpoint"], rows)
 
 
 def _say_run(run: dict[str, Any]) -> None:

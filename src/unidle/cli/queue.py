@@ -18,10 +18,11 @@ from unidle.cli.common import (
     show_table,
 )
 from unidle.cli.tables import without_empty
-from unidle.words import counted
+from unidle.words import counted, does
 
 if TYPE_CHECKING:
     from unidle.place.queue.fair_share import QueueAccount
+    from unidle.report.queue_usage import QueueUsage
     from unidle.store.protocol import Store
     from unidle.view.state import View
 
@@ -72,10 +73,26 @@ def _shares(view: View, as_json: bool) -> None:
     if not rows:
         say("no queue uses or waits for anything")
     show_table(["queue", "of", *columns, "jobs waiting", "share %", "past %"], rows)
+    if view.fillers:
+        say(_of_fillers(view))
     if pods := sum(len(taken.pods) for taken in view.taken.values()):
         devices = sum(len(taken.devices) for taken in view.taken.values())
         has = f"{counted(pods, 'pod')} of others"
         say(f"{has} {'has' if pods == 1 else 'have'} {counted(devices, 'device')}: unidle list --others")
+
+
+def _of_fillers(view: View) -> str:
+    """What filler jobs use now."""
+    on, waiting = view.fillers.on, len(view.fillers.waiting)
+    runs = len(set(on.values()))
+    parts = []
+    if runs:
+        parts.append(
+            f"{counted(runs, 'filler')} {does(runs, 'run')} on {counted(len(on), 'device')} that no other job uses"
+        )
+    if waiting:
+        parts.append(f"{counted(waiting, 'filler')} {does(waiting, 'wait')}")
+    return f"{' and '.join(parts) or 'fillers leave their devices'}; fillers count in no queue"
 
 
 def _line(share: QueueAccount, resources: tuple[str, ...], capacity: tuple[int, ...]) -> dict[str, Any]:
@@ -106,10 +123,14 @@ def _usage(opened: Store, view: View, as_json: bool) -> None:
     lines = [
         [row.month, row.queue, f"{row.device_hours:.3f}",
          f"{row.cost_micro / 1e6:.2f} {row.currency}" if row.cost_micro is not None else "-",
-         *(f"{100 * row.groups_ns.get(group, 0) / row.ns:.1f}" if row.ns else "-" for group in ("step", "held", "lost"))]
+         *(_percent(row, group) for group in ("step", "held", "lost")), _percent(row, "fill") if row.groups_ns.get("fill") else "-"]
         for row in rows
     ]  # fmt: skip
     if not lines:
         say("no job has held a device yet")
-    header = ["month", "queue", "device-hours", "cost", "step %", "held %", "lost %"]
-    show_table(*without_empty(header, lines, "cost"))
+    header = ["month", "queue", "device-hours", "cost", "step %", "held %", "lost %", "fill %"]
+    show_table(*without_empty(*without_empty(header, lines, "cost"), "fill %"))
+
+
+def _percent(row: QueueUsage, group: str) -> str:
+    return f"{100 * row.groups_ns.get(group, 0) / row.ns:.1f}" if row.ns else "-"

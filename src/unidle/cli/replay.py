@@ -36,10 +36,12 @@ from unidle.cli.replay_options import (
 from unidle.words import counted
 
 if TYPE_CHECKING:
+    from unidle.control.replay.fillers import FillerOutcome, FillerWish
     from unidle.control.replay.outcome import ReplayOutcome
     from unidle.control.replay.workload import Assumptions, Scenario
     from unidle.files.trace import Renames
 
+_MOST_FILLERS, _MOST_GPUS = 10_000, 1_024
 replay_app = Commands(help="Replay recorded jobs or faults under other policies. All figures are modelled.")
 
 
@@ -60,6 +62,13 @@ class TraceOptions:
     policy: PolicyOption
     queue_map: QueueMap = None
     model_map: ModelMap = None
+    fillers: Annotated[
+        str | None,
+        typer.Option(
+            "--fillers", metavar="N[xGPUS]", show_default=False,
+            help="Replay again with N filler jobs of one or more GPUs, and compare: what they got, and whether any other job moved.",
+        ),
+    ] = None
     skip_misfits: Annotated[
         bool, typer.Option("--skip-misfits", help="Leave out jobs that never fit the fleet, and count them.")
     ] = False
@@ -85,8 +94,25 @@ def trace(options: TraceOptions, assumed: Assumed) -> None:
     other = _renames(options.queue_map, options.model_map)
     declared = find_fleet(options.fleet, None)
     scenario = scenario_of(load_trace(options.file, other), declared, skip_misfits=options.skip_misfits)
-    outcomes = _outcomes(scenario, assumptions, names, options.save, options.stop_after)
-    _show(scenario, assumptions, outcomes, {}, options.as_json, options.stop_after)
+    outcomes, filled = _outcomes(
+        scenario, assumptions, names, options.save, options.stop_after, _wish(options.fillers)
+    )
+    _show(scenario, assumptions, outcomes, {}, options.as_json, options.stop_after, filled)
+
+
+def _wish(text: str | None) -> FillerWish | None:
+    """``4`` or ``4x8``. Errors: BadInput."""
+    if text is None:
+        return None
+    from unidle.control.replay.fillers import FillerWish
+    from unidle.errors import BadInput
+
+    count, x, gpus = text.partition("x")
+    numbers = [int(part) for part in (count, gpus if x else "1") if part.isdecimal()]
+    if len(numbers) < 2 or not 1 <= numbers[0] <= _MOST_FILLERS or not 1 <= numbers[1] <= _MOST_GPUS:
+        remedy = f"give 1 to {_MOST_FILLERS:,} fillers of 1 to {_MOST_GPUS:,} GPUs, such as 4 or 4x8"
+        raise BadInput("is not a number of fillers", field="--fillers", value=text, remedy=remedy)
+    return FillerWish(*numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +161,7 @@ def store(options: ReplayStoreOptions, assumed: Assumed) -> None:
     window = window_of(source.extent(), since, until) if since or until else None
     scenario = scenario_of_store(opened, view, source, fleet=declared, window=window, renames=other)
     recorded = outcome_of(view, source, (a.job for a in scenario.arrivals))
-    outcomes = _outcomes(scenario, assumptions, names, options.save, options.stop_after)
+    outcomes, _ = _outcomes(scenario, assumptions, names, options.save, options.stop_after)
     _show(scenario, assumptions, outcomes, {"recorded": recorded}, options.as_json, options.stop_after)
 
 
@@ -173,25 +199,39 @@ def _names(policy: str) -> list[str]:
 
 
 def _outcomes(
-    scenario: Scenario, assumed: Assumptions, names: list[str], save: str | None, until_h: float | None
-) -> dict[str, ReplayOutcome]:
+    scenario: Scenario, assumed: Assumptions, names: list[str], save: str | None, until_h: float | None,
+    wish: FillerWish | None = None,
+) -> tuple[dict[str, ReplayOutcome], dict[str, FillerOutcome]]:  # fmt: skip
+    """By policy; with a wish for fillers also those with them, and what they got."""
     from unidle.control.replay.outcome import outcome_of
     from unidle.control.replay.workload import replay
     from unidle.view.source import ledger_source
 
     until_ns = None if until_h is None else scenario.start_ns + round(until_h * 3600e9)
-    found = {}
+    found: dict[str, ReplayOutcome] = {}
+    filled: dict[str, FillerOutcome] = {}
     for name in names:
         kept = store_of_replay(save, name)
         view = replay(scenario, name, kept, assumed, until_ns=until_ns)
         found[name] = outcome_of(view, ledger_source(kept, view))
         kept.close()
-    return found
+        if wish is not None:
+            from unidle.control.replay.fillers import filler_outcome, with_fillers
+
+            kept = store_of_replay(save, f"{name}-fillers")
+            more = with_fillers(scenario, wish, view.time_ns)
+            after = replay(more, name, kept, assumed, until_ns=until_ns)
+            source = ledger_source(kept, after)
+            found[f"{name} + fillers"] = outcome_of(after, source, view.jobs.keys())
+            free_ns = sum(leaf.ns for leaf in found[name].ledger.leaves if leaf.group == "free")
+            filled[name] = filler_outcome(view, free_ns, after, source)
+            kept.close()
+    return found, filled
 
 
 def _show(
     scenario: Scenario, assumed: Assumptions, found: dict[str, ReplayOutcome], recorded: dict[str, ReplayOutcome],
-    as_json: bool, until_h: float | None,
+    as_json: bool, until_h: float | None, filled: dict[str, FillerOutcome] | None = None,
 ) -> None:  # fmt: skip
     from dataclasses import asdict
 
@@ -208,6 +248,8 @@ def _show(
             "assumptions": asdict(assumed),
             "policies": {name: outcome.as_json() for name, outcome in found.items()},
         }
+        if filled:
+            answer["fillers"] = {name: outcome.as_json() for name, outcome in filled.items()}
         if recorded:
             answer["recorded"] = recorded["recorded"].as_json()
         print_json(answer)
@@ -217,5 +259,7 @@ def _show(
     jobs, nodes = counted(len(scenario.arrivals), "job"), counted(len(scenario.fleet.nodes), "node")
     until = f", the first {until_h:g} h" if until_h is not None else ""
     say(f"{jobs} on {nodes}{until}; replays are modelled by the scheduler that places real jobs")
+    for name, outcome in (filled or {}).items():
+        say(f"{name}: {outcome.text()}")
     for why, count in scenario.left_out.items():
         warn(f"{counted(count, 'job')} left out: {why}")

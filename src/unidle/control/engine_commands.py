@@ -22,6 +22,7 @@ class EngineCommands:
     def __init__(self, engine: Engine, clock: Clock, view: View, nodes: NodeMaintenance) -> None:
         self._engine, self._clock, self._view, self._nodes = engine, clock, view, nodes
         self._queued: list[Callable[[], None]] = []
+        self._behind: set[str] = set()  # jobs on devices that a filler has yielded and not left yet
 
     @property
     def waits(self) -> bool:
@@ -47,11 +48,28 @@ class EngineCommands:
         if not self.is_held(job, attempt):
             command = start_of(self._view, job, attempt)
             self.call(lambda: self._engine.start(command))
+        elif self._view.fillers.is_in_use(attempt):
+            self._behind.add(job.id)
+
+    def start_behind(self) -> None:
+        """A filler has left its devices: start those that only waited for that."""
+        behind, self._behind = sorted(self._behind), set()
+        for name in behind:
+            job = self._view.jobs.open.get(name)
+            if (
+                job is not None
+                and job.live is not None
+                and job.live.stop is None
+                and not job.live.all_spawned
+            ):
+                self.start(job, job.live)
 
     def is_held(self, job: JobView, attempt: AttemptView) -> bool:
-        """Whether its nodes are checked first: none of its ranks has begun then."""
-        starts = attempt.stop is None and not attempt.all_spawned
-        return starts and self._nodes.holds(self._view, job, attempt)
+        """Whether its nodes are checked first, or a filler has still to leave them: none of its ranks has begun then."""
+        if attempt.stop is not None or attempt.all_spawned:
+            return False
+        checked_first = self._nodes.holds(self._view, job, attempt)
+        return checked_first or (self._view.fillers.is_in_use(attempt) and not any_spawned(attempt))
 
     def stop(self, job: JobView, attempt: AttemptView) -> None:
         """Stop an attempt for which that is decided, in what is left of its grace."""
@@ -79,6 +97,11 @@ class EngineCommands:
     def watch(self, command: WatchGang) -> None:
         """Measure the devices of a gang from now on, or no longer."""
         self.call(lambda: self._engine.watch(command))
+
+
+def any_spawned(attempt: AttemptView) -> bool:
+    """Whether a process of the attempt has begun."""
+    return any(rank.spawn_ns is not None for rank in attempt.ranks)
 
 
 def start_of(view: View, job: JobView, attempt: AttemptView) -> StartGang:

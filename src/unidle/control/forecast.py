@@ -64,7 +64,7 @@ class Forecaster:
     def learn(self, job: JobView) -> None:
         """Add the run time of a job that ended. Only a success counts: other ends do not show how long the job takes."""
         self._stepped.pop(job.id, None)
-        if job.state == "succeeded":
+        if job.state == "succeeded" and not job.spec.is_filler:
             self.history.add(job.spec.user, job.spec.name, job.run_ns(job.ended_ns or 0))
 
     def run_time(self, job: str, spec: JobSpec) -> ev.Predicted | None:
@@ -104,7 +104,9 @@ class Forecaster:
             return []
         runs = _Runs(self.history)
         live = (view.jobs[job] for job in sorted(view.live))
-        running = [_Running.of(view, job, runs) for job in live if job.spec.needs_devices]
+        running = [
+            _Running.of(view, job, runs) for job in live if job.spec.needs_devices and not job.spec.is_filler
+        ]
         found: dict[str, list[int]] = {}
         for bound in range(3):
             for kinds, members in _by_kind(waiting):

@@ -34,9 +34,12 @@ class JobDecisions:
         if isinstance(event, ev.StopAsked):
             state.commands.stop(job, job.attempts[-1])
         elif isinstance(event, ev.AttemptEnded):
-            state.emit_all(engine_commands.left(state.view, job.attempts[-1]))
+            if job.attempts[-1].yielded_ns is None:
+                state.emit_all(engine_commands.left(state.view, job.attempts[-1]))
             state.commands.release(event.job, event.attempt)
-            state.place = True
+            if job.spec.is_filler:
+                state.commands.start_behind()
+            state.decide_again(filler=job.spec.is_filler)
         elif isinstance(event, ev.RetryPlanned | ev.Requeued):
             state.set_timers(job)
         elif isinstance(event, ev.JobEnded):

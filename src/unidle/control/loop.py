@@ -22,6 +22,7 @@ from unidle.control.job_decisions import JobDecisions
 from unidle.control.loop_state import LoopState
 from unidle.control.placement import Placement
 from unidle.control.recorder import Recorder, Watcher
+from unidle.control.replicas import replicas_in, replicas_of
 from unidle.control.services import USUAL, ControllerServices, ControllerTiming
 from unidle.engine.protocol import (
     CheckpointLook,
@@ -129,6 +130,7 @@ class Controller:
         first = [
             self.view.jobs[queue[0][2]].spec for queue in self.view.waiting.values()
         ]  # one of each shape
+        first += [self.view.jobs[name].spec for name in self.view.fillers.waiting]
         waiting = any(self._policy.ever(self.view, spec) for spec in first)
         return not self.view.live and not waiting and not self._store.requests(1)
 
@@ -140,6 +142,10 @@ class Controller:
     # -- asked from outside ----------------------------------------------------------------------
 
     def submit(self, job: str, spec: JobSpec, by: str = "", *, source: str = "", identity: str = "") -> None:
+        for name, each in replicas_of(job, spec):
+            self._submit(name, each, by, source, identity)
+
+    def _submit(self, job: str, spec: JobSpec, by: str, source: str, identity: str) -> None:
         if job not in self.view.jobs:
             spec = on_this_fleet(spec, self.view)
             self._emit(ev.JobSubmitted(job, spec, by, source, identity))
@@ -147,17 +153,19 @@ class Controller:
             if forecaster is not None and (predicted := forecaster.run_time(job, spec)) is not None:
                 self._emit(predicted)
             self._state.touch(self.view.jobs[job])
-            self._state.rest_after_turn(job)
-            self._state.place = True
+            if not spec.is_filler:
+                self._state.rest_after_turn(job)
+            self._state.decide_again(filler=spec.is_filler)
 
     def cancel(self, job: str, by: str) -> None:
         """Ask for a job's end; a job that already ended stays as it is."""
         view = self.view.jobs.get(job)
         if view is None:
             raise BadInput("no such job", field="job", value=job, remedy="`unidle list` shows the jobs")
-        if not view.terminal and view.cancel_by is None:
-            self._emit(ev.CancelAsked(job, by))
-            self._state.touch(view)
+        for each in [view, *replicas_in(self.view, view)[1:]]:
+            if not each.terminal and each.cancel_by is None:
+                self._emit(ev.CancelAsked(each.id, by))
+                self._state.touch(each)
 
     def remove(self, jobs: Iterable[str], by: str) -> None:
         """Of these jobs, those that have ended leave lists and commands."""
@@ -327,15 +335,17 @@ class Controller:
 
     def _decide(self) -> None:
         state, now = self._state, self._clock.now_ns()
-        if state.queue.due(now):
-            state.place = True
+        for filler in state.queue.due(now):
+            state.decide_again(filler=filler)
         for job_id in state.idle.due(now):
             state.queue.touch(job_id)
         for job_id in state.queue.take():
             self._jobs.decide(self.view.jobs[job_id], now)
-        if state.place and self._accepting:
-            state.place = False
-            self._placement.decide(self._clock.now_ns())  # after the decisions above, such as who waits again
+        if self._accepting and (state.place or state.fill):
+            fillers_only = not state.place
+            state.place = state.fill = False
+            # after the decisions above, such as who waits again
+            self._placement.decide(self._clock.now_ns(), fillers_only=fillers_only)
 
     def _retain(self, now: int) -> None:
         retention = self._services.retention
@@ -355,6 +365,7 @@ class Controller:
             state.queue.waits
             or self._commands.waits
             or (state.place and self._accepting and self.view.waiting)
+            or ((state.place or state.fill) and self._accepting and self.view.fillers.waiting)
         ):
             return now
         times = [

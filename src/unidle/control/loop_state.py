@@ -22,7 +22,7 @@ REST_ABOVE: Final = 1_000  # open jobs from which on waiting ones are kept packe
 
 
 class LoopState:
-    """``place``: whether the policy is called in this turn."""
+    """``place``: whether the policy is called in this turn; ``fill``: whether fillers are placed, which follows it."""
 
     def __init__(
         self,
@@ -44,7 +44,15 @@ class LoopState:
         self.sizes = ElasticSizes()
         self.idle = IdleWatch()
         self.place = True
+        self.fill = False
         self._quiet: list[str] = []
+
+    def decide_again(self, *, filler: bool) -> None:
+        """Something happened to a job. What happens to a filler calls no decision on other jobs."""
+        if filler:
+            self.fill = True
+        else:
+            self.place = True
 
     def emit_all(self, events: Iterable[ev.Event]) -> None:
         """Emit each event before the next is asked for, which may follow from it."""
@@ -62,7 +70,7 @@ class LoopState:
         times: Iterable[int | None] = (lifecycle.next_deadline_ns(job), job.not_before_ns or None)
         for time_ns in times:
             if time_ns is not None and time_ns > self.clock.now_ns():
-                self.queue.at(time_ns, job.id)
+                self.queue.at(time_ns, job.id, filler=job.spec.is_filler)
 
     def stop_gang(
         self, job: JobView, attempt: AttemptView, why: ev.StopWhy, because: Reason,

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from msgspec import structs
+
 from unidle.control.loop_state import LoopState
 from unidle.control.nodes import maintenance
 from unidle.events import types as ev
+from unidle.jobs import Reason
+from unidle.place import fillers
+from unidle.place.fillers import FillerPolicy
 from unidle.place.protocol import Keep, Place, Plan, Policy, Stop
+from unidle.view.jobs import JobView, in_full
 from unidle.view.state import View
 
 HELD_AFTER_NS: Final = 60_000_000_000  # what was promised, after those who held it have to be gone
@@ -19,12 +25,22 @@ class Placement:
 
     def __init__(self, policy: Policy, state: LoopState) -> None:
         self._policy, self._state = policy, state
+        self._fillers = FillerPolicy()
 
-    def decide(self, now: int) -> None:
-        """Place what waits. What would run into maintenance on some nodes is placed elsewhere."""
+    def decide(self, now: int, *, fillers_only: bool = False) -> None:
+        """Place what waits, and then fillers on what is left."""
         view = self._state.view
-        if not view.waiting:
-            return
+        if view.waiting and not fillers_only:
+            self._place(view, now)
+        if view.fillers.waiting:
+            plan = self._fillers.decide(view, now)
+            for place in plan.places:
+                self._start(place, now)
+            for wait in plan.waits:
+                self._state.emit(ev.JobJudged(wait.job, wait.because))
+
+    def _place(self, view: View, now: int) -> None:
+        """What would run into maintenance on some nodes is placed elsewhere."""
         self._state.emit_all(self._state.sizes.choose(view, self._policy, now))
         if clear := self._carry_out(self._policy.decide(view, now), now):
             with view.keeping_off(clear):
@@ -38,6 +54,8 @@ class Placement:
         }
         for cut in plan.cuts:
             if not any(part.job in late for part in cut.cut.parts):
+                whose = [part.job for part in cut.cut.parts if part.job]
+                self._clear(fillers.on_device(view, cut.device), view.jobs[whose[-1]] if whose else None)
                 state.emit(ev.DeviceCut(cut.device, cut.cut, cut.because))
         for place in plan.places:
             if place.job not in late:
@@ -58,12 +76,30 @@ class Placement:
     def _start(self, place: Place, now: int) -> None:
         state = self._state
         job = state.view.jobs[place.job]
+        self._clear(list(fillers.in_the_way(state.view, job, place.places)), job)
         state.emit(ev.AttemptPlaced(job.id, len(job.attempts) + 1, place.places, place.because))
         if state.services.forecaster is not None:
             state.emit_all(state.services.forecaster.placed(state.view, job))
         state.commands.start(job, job.attempts[-1])
         state.set_timers(job)
         state.idle.begin(state.view, job, now)
+
+    def _clear(self, names: Iterable[str], job: JobView | None) -> None:
+        """Stop these fillers at once; from now on their devices are the job's."""
+        state = self._state
+        for name in tuple(names):
+            filler = state.view.jobs.open[name]
+            attempt = filler.attempts[-1]
+            grace_ns = fillers.grace_ns(filler.spec)
+            for_job = job.id if job is not None else name
+            whom = in_full(job) if job is not None else "others"
+            text = f"stopped to make room for {whom}: it is a filler, which leaves at once"
+            because = Reason("filler_yields", text)
+            if attempt.stop is None:
+                state.stop_gang(filler, attempt, "preempted", because, most_ns=grace_ns, for_job=for_job)
+            else:  # it was leaving, with more time
+                state.emit(structs.replace(attempt.stop, grace_ns=grace_ns, for_job=for_job))
+                state.commands.kill(filler)
 
     def _preempt(self, stop: Stop) -> None:
         job = self._state.view.jobs[stop.job]

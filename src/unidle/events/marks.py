@@ -48,9 +48,10 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
       with it (``text`` is ``loss nan`` or ``loss inf`` where that is no finite number)
     - ``span``: the rank spent ``[t, e)`` on ``w``: ``data``, ``eval``, ``save``, ``restore``, ``compile``,
       ``comm`` or ``wan`` (communication that nothing hides, inside a site or between sites), ``bubble`` (of a
-      pipeline), ``again`` (activations made again), ``fill`` or ``discarded`` (of a wait: useful and lost work of a filler)
+      pipeline), ``again`` (activations made again), ``fill`` or ``discarded`` (of a wait: useful and lost work of a filler),
+      ``unready`` (a replica of a service did not answer)
     - ``begin``: it spends time on ``w`` since ``t``, and still does a second later
-    - ``ready``: set-up is over, the first step begins
+    - ``ready``: set-up is over, the first step begins; of a service: it answers, on the ``port`` in ``info``
     - ``saved``: a checkpoint became durable at ``t``; ``n`` is its step and ``text`` its path where known
     - ``restored``: the state after step ``n`` was loaded (0: there was none)
     - ``flops``: it did ``n`` floating-point operations in one step

@@ -153,6 +153,7 @@ class _Builder:
             prices_per_device_hour=dict(self.file.prices),
             peak_tflops=dict(self.file.peak_tflops),
             currency=self.file.currency,
+            filler_price=self.file.filler_price,
             source="declared",
             queues=tuple(queues_of(self._document, self.file.queues)),
             zone=zone_of(self._document, self.file.timezone),

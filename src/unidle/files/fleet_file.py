@@ -372,6 +372,14 @@ class FleetFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             examples=[{"cpu": 0.08}],
         ),
     ] = {}
+    filler_price: Annotated[
+        Annotated[float, Meta(ge=0, le=1_000_000)] | None,
+        Meta(
+            description="Price of one device for an hour of filler jobs (`class: filler`), whatever its model. Default: "
+            "as for other jobs.",
+            examples=[0.5],
+        ),
+    ] = None
     queues: Annotated[
         tuple[QueuePart, ...],
         Meta(

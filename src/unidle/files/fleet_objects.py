@@ -26,6 +26,7 @@ TOPOLOGY: Final = ("topology", "tiers", "links", "gpu_links")
 """Fields of a fleet file that a Topology has."""
 POLICY: Final = (
     "guard", "idle", "profile", "retention", "migration", "history", "order", "notices", "prices", "peak_tflops",
+    "filler_price",
     "currency", "timezone",
 )  # fmt: skip
 """Fields of a fleet file that a FleetPolicy has."""

@@ -47,7 +47,8 @@ def fleet_to_yaml(fleet: Fleet) -> str:
             timezone=fleet.zone.name if fleet.zone != UTC else None,
             history=_history(fleet.history) if fleet.history != DAILY else None,
             order=_order(fleet.order) if fleet.order != USUAL_ORDER else None,
-        ),
+        )
+        | ({} if fleet.filler_price is None else {"filler_price": fleet.filler_price}),  # which may be 0
         Dumper=_Dumper,
         sort_keys=False,
         default_flow_style=None,

@@ -43,6 +43,7 @@ from unidle.jobs import (
     RestartPolicy,
     Role,
     Select,
+    Service,
     Share,
     StepFlops,
     Topology,
@@ -112,6 +113,7 @@ def _spec(draft: JobDraft, *, insists: bool) -> JobSpec:
         workdir=draft.workdir,
         env=dict(file.env),
         ranks=ranks,
+        preemption="low" if file.job_class == "filler" else file.preemption,
         device=_device(file),
         user=file.user or login_name(),
         layout=with_same_fields(Layout, file.layout) if file.layout else None,
@@ -119,7 +121,8 @@ def _spec(draft: JobDraft, *, insists: bool) -> JobSpec:
         checkpoint_memory=saves is not None and saves.memory,
         quarantine_bad=saves is not None and saves.quarantine_bad,
         progress_pattern=file.progress.pattern if file.progress else None,
-        restart=_restart(file.restart, insists=insists),
+        restart=_restart(file.restart, insists=insists or file.kind == "service"),
+        service=_service(file),
         roles=_roles(file.roles),
         elastic=Elastic(file.ranks.min, file.ranks.max) if isinstance(file.ranks, RanksPart) else None,
         limits=with_same_fields(Limits, file.limits, memory_bytes=_memory(file.limits)),
@@ -193,6 +196,12 @@ def _restart(part: RestartPart, *, insists: bool = False) -> Restart:
     """The restart policy of a job file; ``insists``: ``on`` is given in it, and is not the default."""
     policies = tuple(with_same_fields(RestartPolicy, p, role=p.role or "") for p in part.policies)
     return with_same_fields(Restart, part, policies=policies, insists=insists)
+
+
+def _service(file: JobFile) -> Service | None:
+    if file.kind != "service":
+        return None
+    return Service(file.service.replicas, file.service.port, file.service.ready or "")
 
 
 def _roles(part: Mapping[str, str]) -> tuple[Role, ...]:

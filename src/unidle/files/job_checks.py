@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from unidle.files.document import Breach, Document
 from unidle.files.job_file import JobFile, is_reserved_env
+from unidle.files.job_kinds import check_class, check_service
 from unidle.files.job_parts import GroupsPart, HardwarePart, RanksPart, SelectPart, SharePart
 from unidle.files.job_pod import check_pod
 from unidle.files.values import MEMORY_LIMIT_BYTES, as_name, memory_bytes
@@ -174,6 +175,14 @@ def _check_devices(draft: JobDraft) -> None:
             ("devices_per_rank",), f"is 0, and {wish} requires devices", value=0,
             remedy=f"remove {wish}, or ask for a device",
         )  # fmt: skip
+
+
+def _check_class(draft: JobDraft) -> None:
+    check_class(draft.document, draft.file)
+
+
+def _check_service(draft: JobDraft) -> None:
+    check_service(draft.document, draft.file)
 
 
 def _check_hardware(draft: JobDraft) -> None:
@@ -340,6 +349,9 @@ CHECKS: Final[dict[str, Callable[[JobDraft], None]]] = {
     "command": _check_command,
     "workdir": _check_workdir,
     "layout": _check_layout,
+    "class": _check_class,
+    "kind": _check_service,
+    "service": _check_service,
     "devices_per_rank": _check_devices,
     "ranks": _check_ranks,
     "roles": _check_roles,

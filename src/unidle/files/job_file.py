@@ -20,6 +20,7 @@ from unidle.files.job_parts import (
     RequestsPart,
     RestartPart,
     SelectPart,
+    ServicePart,
     SharePart,
     TopologyPart,
 )
@@ -29,7 +30,7 @@ from unidle.files.values import (
     Name,
     number,
 )
-from unidle.jobs import DeviceWish, Preemption, Rendezvous
+from unidle.jobs import DeviceWish, JobKind, Preemption, Rendezvous, WorkClass
 
 RESERVED_ENV: Final = (
     "RANK",
@@ -74,7 +75,7 @@ EnvName = Annotated[
 EnvValue = Annotated[str, Meta(max_length=131_071, extra={"says": "text", "remedy": "put it in quotes"})]
 
 
-class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename={"job_class": "class"}):
     """One job: a gang of processes that are placed, started and restarted together."""
 
     command: Annotated[
@@ -142,6 +143,26 @@ class JobFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = "any"
     queue: Annotated[Name, Meta(description="Queue that the job waits in.")] = "default"
     priority: Annotated[int, number(-(10**9), 10**9, "Jobs of a higher priority are placed first.")] = 0
+    kind: Annotated[
+        JobKind,
+        Meta(
+            description="job: ends when its work is done. service: serves until it is cancelled, and is always restarted.",
+        ),
+    ] = "job"
+    service: Annotated[
+        ServicePart,
+        Meta(
+            description="Replicas of a service (kind: service), and how they show that they are ready.",
+            examples=[{"replicas": 2, "ready": "/health"}],
+        ),
+    ] = ServicePart()
+    job_class: Annotated[
+        WorkClass,
+        Meta(
+            description="normal: waits for its turn in a queue. filler: runs on devices that no other job uses now, makes "
+            "room at once when one is needed, and continues from its last checkpoint. It counts in no quota, and delays no job.",
+        ),
+    ] = "normal"
     preemption: Annotated[
         Preemption,
         Meta(
@@ -346,6 +367,9 @@ class JobFields(TypedDict, total=False):
     device: str | None
     queue: str | None
     priority: int | None
+    kind: str | None
+    service: Mapping[str, Any] | None
+    job_class: str | None
     preemption: str | None
     min_runtime_s: float | None
     estimate_s: float | None

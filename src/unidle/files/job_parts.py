@@ -203,6 +203,40 @@ class PolicyPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ] = None
 
 
+class ServicePart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A service: how many replicas it has, and how each shows that it is ready."""
+
+    replicas: Annotated[
+        int,
+        number(
+            1, 1000, "Number of replicas. Each is a job of its own, with ranks and devices as in this file."
+        ),
+    ] = 1
+    port: Annotated[
+        int,
+        number(
+            0, 65_535,
+            "Port on which rank 0 of each replica answers; it also receives it in PORT. 0: a free one is chosen at each start.",
+            examples=[8000],
+        ),
+    ] = 0  # fmt: skip
+    ready: Annotated[
+        Annotated[
+            str,
+            Meta(
+                pattern=r"^/[!-~]*" + END, max_length=1000,
+                extra={"says": "a path such as /health", "remedy": "begin it with '/', without blanks"},
+            ),
+        ]
+        | None,
+        Meta(
+            description="Path of an HTTP request that a replica which is ready answers with a status below 400. Default: "
+            "it is ready when it accepts a connection.",
+            examples=["/health"],
+        ),
+    ] = None  # fmt: skip
+
+
 class RestartPart(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which failures are retried, how often and how soon. A retry restarts the whole gang."""
 

@@ -211,6 +211,7 @@ class Fleet:
     sources: tuple[str, ...] = ()  # of a cluster, what is declared where: "queues: 3 objects"
     peak_tflops: dict[str, float] = field(default_factory=dict)  # by model; of others, the data sheets'
     order: QueueOrder = USUAL_ORDER
+    filler_price: float | None = None  # of a device-hour of filler jobs; None: as of other jobs
 
     def devices(self) -> list[Device]:
         return [d for n in self.nodes for d in n.devices]

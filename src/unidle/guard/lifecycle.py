@@ -137,6 +137,9 @@ def _decide_ended(job: JobView, attempt: AttemptView, now_ns: int) -> list[ev.Ev
     ignored = job.spec.ignored_ranks
     if _finished(attempt, ignored):
         because = _done(attempt)
+        if job.spec.service is not None and job.cancel_by is None:
+            left = ended(job.id, attempt.number, "succeeded", because)
+            return [left, _always_again(job, because, now_ns)]
         return [
             ended(job.id, attempt.number, "succeeded", because),
             ev.JobEnded(job.id, "succeeded", because),
@@ -243,6 +246,8 @@ def _retry_or_fail(job: JobView, attempt: AttemptView, culprit: int, why: Reason
         )
     if (then := by_policy(job, "fail", why, now_ns, culprit)) is not None:
         return then
+    if job.spec.service is not None:
+        return _always_again(job, why, now_ns)
     if not retries(restart, rank):
         on = ", ".join(str(item) for item in restart.on)
         text = f"{why.text}; not retried: restart.on is [{on}]" if restart.max else why.text
@@ -257,6 +262,8 @@ def _retry_or_fail(job: JobView, attempt: AttemptView, culprit: int, why: Reason
 def _again_or_fail(job: JobView, why: Reason, now_ns: int) -> ev.Event:
     """Another attempt after the back-off, or the job's end when its restarts are used up."""
     restart = job.spec.restart
+    if job.spec.service is not None:
+        return _always_again(job, why, now_ns)
     if job.retries >= restart.max:
         text = (
             f"{why.text}; {job.retries} of {counted(restart.max, 'restart')} used"
@@ -266,6 +273,18 @@ def _again_or_fail(job: JobView, why: Reason, now_ns: int) -> ev.Event:
         return ev.JobEnded(job.id, "failed", Reason(why.code, text, why.figures))
     wait_s = backoff_s(restart, job.retries + 1)
     text = f"restart {job.retries + 1} of {restart.max} in {wait_s:g} s: {why.text}"
+    return ev.RetryPlanned(job.id, now_ns + int(wait_s * _S), Reason("retry", text, why.figures))
+
+
+def _always_again(job: JobView, why: Reason, now_ns: int) -> ev.RetryPlanned:
+    """A service is always restarted; the back-off grows only while it does not come to be ready."""
+    in_vain = 0
+    for attempt in reversed(job.attempts):
+        if attempt.begun_ns is not None:
+            break
+        in_vain += 1
+    wait_s = backoff_s(job.spec.restart, max(in_vain, 1))
+    text = f"a service is always restarted, in {wait_s:g} s: {why.text}"
     return ev.RetryPlanned(job.id, now_ns + int(wait_s * _S), Reason("retry", text, why.figures))
 
 

@@ -16,6 +16,8 @@ VendorWish = Literal["any", "nvidia", "amd", "ascend"]
 Prefer = Literal["none", "speed", "cost"]
 Fabric = Literal["infiniband", "roce", "ethernet"]
 Rendezvous = Literal["none", "torchrun"]
+JobKind = Literal["job", "service"]
+WorkClass = Literal["normal", "filler"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,22 @@ class StepFlops:
 
 
 @dataclass(frozen=True, slots=True)
+class Service:
+    """A job that serves until it is cancelled, as ``replicas`` that are jobs of their own.
+
+    ``port``: on which each replica answers, 0: one that is chosen at its start. ``ready``: path of an HTTP request that a
+    replica which is ready answers with a status below 400; empty: it accepts a connection. ``of``: the job that was
+    submitted; this one is replica number ``replica`` of it.
+    """
+
+    replicas: int = 1
+    port: int = 0
+    ready: str = ""
+    of: str = ""
+    replica: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """One gang of ``ranks`` equal processes, each on ``devices_per_rank`` devices.
 
@@ -170,6 +188,8 @@ class JobSpec:
     )
     pod: PodWish | None = None  # what it needs of its pods on a cluster
     flops: StepFlops | None = None
+    job_class: WorkClass = "normal"  # a filler runs on what no other job uses, and makes room at once
+    service: Service | None = None  # it serves, and is always restarted
 
     @property
     def devices(self) -> int:
@@ -193,7 +213,12 @@ class JobSpec:
         return replace(self, devices_per_rank=0, requests=replace(self.requests, cpus=cpus))
 
     @property
-    def filler(self) -> bool:
+    def is_filler(self) -> bool:
+        """Whether it is a filler job: in no queue's books, and never in the way of another job's start."""
+        return self.job_class == "filler"
+
+    @property
+    def gives_way(self) -> bool:
         """Whether it may be stopped at any moment: of level low, without a minimum runtime, on whole devices."""
         return self.preemption == "low" and not self.min_runtime_s and self.share is None
 

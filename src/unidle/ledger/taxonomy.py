@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-TAXONOMY_VERSION: Final = 5
+TAXONOMY_VERSION: Final = 6
 
 How = Literal["measured", "inferred", "modelled"]
 
@@ -73,9 +73,11 @@ GROUPS: Final[dict[str, dict[str, str]]] = {
         "evicted_recompute": "recompute after eviction from the cache",
         "warm_idle": "a loaded model with no request",
         "model_load": "loading a model",
+        "ready": "a replica that is ready, and of which no requests are measured",
+        "unready": "a replica that was ready, and does not answer",
     },
     "fill": {
-        "filled": "useful filler work in a bubble",
+        "filled": "useful work of a filler, in a bubble or on a device that no other job used",
         "discarded": "filler work that was thrown away",
     },
 }

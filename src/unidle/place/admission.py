@@ -23,7 +23,7 @@ from unidle.place.nodes.rank_class import RankClass, RankClasses
 from unidle.place.protocol import KINDS
 from unidle.place.queue.fair_share import Fairness, FairShare
 from unidle.place.queue.reservations import most_of
-from unidle.place.queue.tree import MILLI, ROOT, QueueTree
+from unidle.place.queue.tree import MILLI, ROOT, QueueTree, no_queue
 from unidle.place.slices.devices import SliceMemo
 from unidle.place.slices.offers import SliceOffers
 from unidle.share.mig_models import mig_models
@@ -152,11 +152,9 @@ def never_in(
     A job that may have any device is refused only where it is on each of these kinds.
     """
     tree = empty.tree
-    index = tree.index.get(queue)
-    if index is None or tree.children[index]:
-        leaves = sorted(name for name, k in tree.index.items() if not tree.children[k])
-        known = ", ".join(leaves[:8])
-        return Reason("no_queue", f"there is no queue {queue} that takes jobs; there are {known}")
+    if (missing := no_queue(tree, queue)) is not None:
+        return missing
+    index = tree.index[queue]
     if any(spec.windows for spec in tree.specs):
         return None  # at other hours it may
     share = spec.share

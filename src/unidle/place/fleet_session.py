@@ -250,7 +250,7 @@ class FleetSession(Session):
         job = self._view.jobs[demand.job]
         made = self._placed(job)
         self.places.append(made)
-        if not job.spec.filler:
+        if not job.spec.gives_way:
             self._free_slices.keep_firm(place.node for place in made.places)
 
     def _placed(self, job: JobView) -> Place:
@@ -308,7 +308,7 @@ class FleetSession(Session):
             return None
 
         def fills(run: Running) -> bool:
-            if run.level != "low" or not jobs[run.job].spec.filler:
+            if run.level != "low" or not jobs[run.job].spec.gives_way:
                 return False
             return any(reserve.spare_at[index % self._width] for index in run.devices)
 

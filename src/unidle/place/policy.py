@@ -8,7 +8,7 @@ skipped, and the reason is recorded. Nothing here needs NumPy.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from unidle.fleet import Fleet
@@ -222,7 +222,12 @@ def _is_plain(fleet: Fleet) -> bool:
 
 
 def on_this_fleet(spec: JobSpec, view: View) -> JobSpec:
-    """The job as the fleet of this view can run it, see :meth:`JobSpec.on_fleet_of`; unchanged where none is known."""
+    """The job as the fleet of this view can run it, see :meth:`JobSpec.on_fleet_of`; unchanged where none is known.
+
+    A filler without a price of its own has that of the fleet.
+    """
+    if spec.is_filler and spec.price_per_device_hour is None and view.fleet.filler_price is not None:
+        spec = replace(spec, price_per_device_hour=view.fleet.filler_price)
     if spec.device != "cpu" or not view.fleet.nodes:
         return spec
     return spec.on_fleet_of(view.occupancy.nodes.keys())

@@ -220,8 +220,8 @@ class QueueSnapshot:
             self._stops(run, -1)
 
     def _learn(self, job: JobView | None, now_ns: int) -> None:
-        if job is None or not job.spec.needs_devices:
-            return  # who needs no device is in no queue's books
+        if job is None or not job.spec.needs_devices or job.spec.is_filler:
+            return  # who needs no device is in no queue's books, nor is a filler
         attempt = job.live
         if attempt is not None:
             run = self._live[job.id] = self._running(job, attempt)

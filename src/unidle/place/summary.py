@@ -183,7 +183,7 @@ def _releases(view: View, now_ns: int) -> Iterator[Release]:
     for name in sorted(view.live):
         job = view.jobs[name]
         runs_ns = job.run_time_ns
-        if runs_ns is not None and job.live is not None and job.spec.needs_devices:
+        if not job.spec.is_filler and runs_ns is not None and job.live is not None and job.spec.needs_devices:
             slices = [s for place in job.live.places for s in place.slices]
             left_ns = max(runs_ns - job.run_ns(now_ns), 0)
             ends.setdefault(view.occupancy.kind_of(slices[0]), []).append((left_ns, len(slices)))

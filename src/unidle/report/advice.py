@@ -77,6 +77,8 @@ ADVICE: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "slo_missed": ("see which service misses its objective", _BY_JOB),
     "evicted_recompute": ("see which service evicts its cache", _BY_JOB),
     "warm_idle": ("see which loaded models have no requests", _BY_JOB),
+    "ready": ("see which service it is; its requests are not measured", _BY_JOB),
+    "unready": ("see why the replica did not answer", _LOGS),
     "model_load": ("see which models are loaded most often", _BY_JOB),
     "discarded": ("see whose filler work was thrown away", _BY_JOB),
 }

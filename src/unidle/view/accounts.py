@@ -7,6 +7,7 @@ from collections.abc import Container, Sequence
 from typing import Final, NamedTuple
 
 from unidle.ledger.attempt import AttemptTrace, Fate, Halt, RankTrace, attempt_entries
+from unidle.ledger.other_work import as_filler, as_service
 from unidle.ledger.rows import Entry
 from unidle.ledger.taxonomy import How
 from unidle.view.jobs import AttemptView, JobView
@@ -96,7 +97,12 @@ def job_entries(
     points = durable_points(job) if durable is None else durable
     for attempt, point in zip(job.attempts, points, strict=True):
         trace = _trace(view, job, attempt, now_ns, base, point, any_step)
-        result += attempt_entries(trace, now_ns)
+        posted = attempt_entries(trace, now_ns)
+        if job.spec.is_filler:
+            posted = as_filler(posted)
+        elif job.spec.service is not None:
+            posted = as_service(posted, attempt.ranks[0].ready_ns)
+        result += posted
         if point.step is not None:
             base = point.step
     return result
@@ -187,7 +193,8 @@ def _trace(
     any_step: bool,
 ) -> AttemptTrace:
     halted, halt = _halt(attempt, job.spec.ignored_ranks)
-    until = attempt.ended_ns if attempt.ended_ns is not None else now_ns
+    released_ns = attempt.released_ns
+    until = released_ns if released_ns is not None else now_ns
     hangs = _hangs(attempt, until)
     ranks = tuple(
         _rank_trace(view, rank, slices, (since_ns or attempt.placed_ns, until), hangs, since_ns)._replace(
@@ -197,9 +204,9 @@ def _trace(
         for since_ns, slices in _by_since(attempt, place.slices)
     )
     return AttemptTrace(
-        job.id, attempt.number, attempt.placed_ns, attempt.ended_ns, ranks, _fate(job, attempt),
+        job.id, attempt.number, attempt.placed_ns, released_ns, ranks, _fate(job, attempt),
         base, durable.step, durable.at_ns, halted, halt, any_step, *_idle(attempt), attempt.checked_ns,
-        attempt.watched_ns, _failed(attempt, any_step), attempt.saved_ns is not None, view.modelled,
+        attempt.watched_ns, job.spec.service is None and _failed(attempt, any_step), attempt.saved_ns is not None, view.modelled,
     )  # fmt: skip
 
 
@@ -307,7 +314,7 @@ def _halt(attempt: AttemptView, ignored: Container[int]) -> tuple[int | None, Ha
 def _fate(job: JobView, attempt: AttemptView) -> Fate:
     if attempt.outcome is None:
         return "open"
-    if attempt.outcome == "succeeded":
+    if attempt.outcome == "succeeded" or job.spec.service is not None:
         return "kept"
     if attempt.stop is not None and attempt.stop.why == "node_sick":
         return "replayed"

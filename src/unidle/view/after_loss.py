@@ -75,7 +75,8 @@ def _holding(view: View, slices: set[str]) -> Iterable[str]:
     return [
         name
         for name in view.live
-        if any(not slices.isdisjoint(place.slices) for place in view.jobs.open[name].attempts[-1].places)
+        if (attempt := view.jobs.open[name].attempts[-1]).yielded_ns is None
+        and any(not slices.isdisjoint(place.slices) for place in attempt.places)
     ]
 
 

@@ -21,7 +21,7 @@ from unidle.view import host_clocks, profiler_events, remedies, watching
 from unidle.view.checkpoints import checkpoint_bad
 from unidle.view.state import View
 
-FOLD_VERSION: Final = 22
+FOLD_VERSION: Final = 23
 """Grows when the same log would give another view; older snapshots are then passed over."""
 
 

@@ -107,7 +107,7 @@ def _close_again(view: View, event: ev.FleetChanged, now: int) -> None:
     """The taints of nodes may have changed."""
     changed = [edit.id for edit in event.edits if edit.taints is not UNSET]
     for k in (k for name in (*changed, *(node.id for node in event.put)) for k in view.book.on(name)):
-        if not view.book.held[k]:
+        if is_open(view, k):
             set_down(view, k, now)
 
 
@@ -180,7 +180,7 @@ def close(view: View, target: str, leaf: Health | None, now: int) -> None:
     else:
         view.closed[target] = leaf
     for k in view.book.on(target):
-        if not view.book.held[k]:
+        if is_open(view, k):
             set_down(view, k, now)
 
 
@@ -188,8 +188,13 @@ def spares_set(view: View, event: ev.SparesSet, now: int) -> None:
     changed = view.spares.symmetric_difference(event.nodes)
     view.spares = set(event.nodes)
     for k in (k for node in sorted(changed) for k in view.book.on(node)):
-        if not view.book.held[k]:
+        if is_open(view, k):
             set_down(view, k, now)
+
+
+def is_open(view: View, k: int) -> bool:
+    """Whether a slice may be given to a job that is no filler: no such job has it."""
+    return not view.book.held[k] or view.book.slices[k].id in view.fillers.on
 
 
 def entered(view: View, numbers: Iterable[int], now: int) -> None:
@@ -221,7 +226,8 @@ def set_down(view: View, k: int, now: int) -> None:
     book, ref = view.book, view.book.slices[k]
     leaf, user = _down_leaf(view, ref.device, ref.node, held=book.held[k])
     book.set_down(k, leaf, user, now_ns=now)
-    if view.occupancy.knows(ref.id) and not book.held[k]:
+    if view.occupancy.knows(ref.id) and is_open(view, k):
+        leaf = _down_leaf(view, ref.device, ref.node)[0] if book.held[k] else leaf
         usable = leaf is None or leaf in (_SPARE, _DRAINED)
         (view.occupancy.give_back if usable else view.occupancy.take)([ref.id])
 

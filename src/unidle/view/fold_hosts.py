@@ -26,7 +26,7 @@ def node_taken(view: View, event: ev.NodeTaken, now: int) -> None:
     strand(view, (event.node,), now, asks=True)
     for device in sorted({device for device, _ in before.items() ^ after.items()}):
         for k in book.on(device):
-            if not book.held[k]:
+            if of_fleet.is_open(view, k):
                 of_fleet.set_down(view, k, now)
 
 
@@ -109,12 +109,18 @@ def _exchange(view: View, holder: tuple[JobView, AttemptView, int], old: str, ne
         other[1].since.pop(new, None)
     of_fleet.entered(view, (n,), now)
     book.take((n,), now, now, job.id)
-    view.occupancy.take((new,))
+    if not job.spec.is_filler:  # what fillers use is free for all others
+        view.occupancy.take((new,))
     attempt.since = {**attempt.since, new: now}
+    view.fillers_moved()
     if other is None:
         _free(view, old, k, now)
         return
     their_job, theirs, their_rank = other
+    if their_job.spec.is_filler != job.spec.is_filler:
+        view.occupancy.give_back((old if their_job.spec.is_filler else new,))
+        if job.spec.is_filler:
+            view.occupancy.take((old,))
     book.take((k,), now, now, their_job.id)
     theirs.since = {**theirs.since, old: now}
     place = theirs.places[their_rank]
@@ -149,7 +155,7 @@ def _holder_of(view: View, slice_id: str) -> tuple[JobView, AttemptView, int] | 
     for name in sorted(view.live):
         job = view.jobs.open[name]
         attempt = job.attempts[-1]
-        for place in attempt.places:
+        for place in attempt.places if attempt.yielded_ns is None else ():
             if slice_id in place.slices:
                 return job, attempt, place.rank
     return None

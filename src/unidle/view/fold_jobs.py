@@ -19,6 +19,7 @@ from unidle.view.node_health import Strike, struck
 from unidle.view.partitions import renamed
 from unidle.view.ranks import RankView, take_up
 from unidle.view.records import IdleNotice, Prediction, Promise, Removal, UseView, VerdictView
+from unidle.view.released import given_back
 from unidle.view.speeds import learn
 from unidle.view.state import View
 from unidle.view.stranded import strand
@@ -51,6 +52,8 @@ def set_state(view: View, job: JobView, state: JobState) -> None:
     view.touch(job.id)
     if state in ("queued", "restarting"):
         view.enqueue(job)
+    if job.spec.is_filler:
+        view.fillers.changed(job)
 
 
 _FREE_CAUSES: Final = {
@@ -89,7 +92,10 @@ def job_submitted(view: View, event: ev.JobSubmitted, now: int) -> None:
     job = JobView(event.job, event.spec, len(view.jobs), now, waiting_since_ns=now)
     job.submitted_by, job.source, job.identity = event.submitted_by, event.source, event.identity
     view.jobs.add(job)
-    view.enqueue(job)
+    if job.spec.is_filler:
+        view.fillers.changed(job)
+    else:
+        view.enqueue(job)
     view.touch(job.id)
 
 
@@ -108,7 +114,7 @@ def job_judged(view: View, event: ev.JobJudged, now: int) -> None:
 def attempt_placed(view: View, event: ev.AttemptPlaced, now: int) -> None:
     job = job_of(view, event.job)
     wanted = max(job.waiting_since_ns, job.not_before_ns)
-    if job.verdict is not None and job.verdict.code in _KEPT_BACK:
+    if job.spec.is_filler or (job.verdict is not None and job.verdict.code in _KEPT_BACK):
         wanted = now  # what was free meanwhile was so for that reason: the decision was there
     set_state(view, job, "starting")
     places, occupancy = event.places, view.occupancy
@@ -131,13 +137,19 @@ def attempt_placed(view: View, event: ev.AttemptPlaced, now: int) -> None:
     if view.closed or view.spares or view.taken:
         of_fleet.entered(view, numbers, now)
     view.book.take(numbers, now, wanted, job.id)
+    if job.spec.is_filler:  # for all others they stay free
+        view.fillers.changed(job)
+        strand(view, (place.node for place in places), now, asks=False)
+        return
     occupancy.take(ids)
     strand(view, (place.node for place in places), now, asks=job.spec.requests.given)
     started_use(view, job, places)
 
 
 def started_use(view: View, job: JobView, places: Sequence[RankPlace]) -> None:
-    """The job's queue is charged for these places from now on."""
+    """The job's queue is charged for these places from now on; a filler's is not."""
+    if job.spec.is_filler:
+        return
     ids = [s for place in places for s in place.slices]
     amounts: dict[str, int] = {}  # ranks without devices count in no quota
     if ids:
@@ -153,6 +165,11 @@ def stop_asked(view: View, event: ev.StopAsked, now: int) -> None:
         return
     attempt.stop_ns = attempt.stop_ns or now
     attempt.stop = event
+    job = view.jobs.open[event.job]
+    if event.for_job is not None and job.spec.is_filler and attempt.yielded_ns is None:
+        attempt.yielded_ns = now
+        view.fillers.changed(job)
+        given_back(view, attempt, now, asks=False)
     waiter = view.jobs.open.get(event.for_job or "")
     if waiter is not None:
         waiter.made_room = [*waiter.made_room[-_VERDICTS_KEPT:], (now, event.job)]
@@ -162,16 +179,8 @@ def stop_asked(view: View, event: ev.StopAsked, now: int) -> None:
 def verdict_reached(view: View, event: ev.VerdictReached, now: int) -> None:
     attempt = attempt_of(view, job_of(view, event.job), event.attempt)
     if attempt.live:
-        said = VerdictView(
-            now,
-            event.kind,
-            event.rank,
-            event.node,
-            event.onset_ns,
-            event.signal_ns,
-            event.acts,
-            event.because,
-        )
+        about, since = (event.kind, event.rank, event.node), (event.onset_ns, event.signal_ns)
+        said = VerdictView(now, *about, *since, event.acts, event.because)
         attempt.verdicts = [*attempt.verdicts[-_VERDICTS_KEPT:], said]
         if event.node and event.kind in ("hang", "cut"):
             struck(view.care, event.node, Strike(now, event.job, event.attempt, event.because))
@@ -256,22 +265,10 @@ def attempt_ended(view: View, event: ev.AttemptEnded, now: int) -> None:
         from unidle.view import colocation  # not needed where nothing is cut
 
         colocation.left(view, job, attempt)
-    ids = [s for place in attempt.places for s in place.slices]
-    book = view.book
-    numbers = book.indexes(ids)
-    book.give_back(numbers, now)
-    strand(view, (place.node for place in attempt.places), now, asks=job.spec.requests.given)
-    occupancy = view.occupancy
-    quiet = not (book.down or view.closed or view.spares or view.taken)
-    if quiet and occupancy.knows_all(ids):  # nearly always
-        occupancy.give_back(ids)
-        return
-    of_fleet.left(view, ids, now)
-    for slice_id, k in zip(ids, numbers, strict=True):
-        if not occupancy.knows(slice_id):
-            book.remove(k, now)
-        elif k not in book.down:
-            occupancy.give_back([slice_id])
+    if job.spec.is_filler:
+        view.fillers.left(job, attempt)
+    if attempt.yielded_ns is None:
+        given_back(view, attempt, now, asks=job.spec.requests.given)
 
 
 def retry_planned(view: View, event: ev.RetryPlanned, now: int) -> None:
@@ -323,7 +320,8 @@ def job_ended(view: View, event: ev.JobEnded, now: int) -> None:
     job.because = event.because
     _free_cause(view, now)
     view.promised.pop(job.id, None)
-    learn(view.speeds, view.book, job)
+    if not job.spec.is_filler:
+        learn(view.speeds, view.book, job)
     view.jobs.put_away(job)
     view.unposted.append(job.id)
     view.unposted_size += expected_postings(job)

@@ -44,6 +44,7 @@ class AttemptView(msgspec.Struct, array_like=True):
     clocks: dict[str, AttemptClock] = {}  # of nodes with a clock of their own
     checked: Reason | None = None  # what the check of its nodes found
     pod_phases: dict[str, list[tuple[int, PodPhase]]] = {}  # by node, since when its pod is how far
+    yielded_ns: int | None = None  # when the devices of a filler were given to another job
 
     @property
     def verdict(self) -> VerdictView | None:
@@ -53,6 +54,11 @@ class AttemptView(msgspec.Struct, array_like=True):
     @property
     def live(self) -> bool:
         return self.ended_ns is None
+
+    @property
+    def released_ns(self) -> int | None:
+        """When its devices were its own no more: at its end, or before that for a filler that made room."""
+        return self.ended_ns if self.yielded_ns is None else self.yielded_ns
 
     @property
     def notice(self) -> IdleNotice | None:

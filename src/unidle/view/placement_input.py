@@ -88,6 +88,10 @@ def _hold(view: View, job: JobView, holds: AttemptState, now_ns: int) -> None:
     number = len(job.attempts) + 1
     _tell(view, ev.AttemptPlaced(job.id, number, holds.places, _AGAIN), now_ns)
     job.attempts[-1] = _attempt(job.id, number, holds)
+    if job.spec.is_filler:
+        if holds.stop_for is not None:
+            job.attempts[-1].yielded_ns = holds.stop_ns
+        view.fillers_moved()
 
 
 def _attempt(job: str, number: int, told: AttemptState) -> AttemptView:

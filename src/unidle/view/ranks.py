@@ -28,6 +28,7 @@ _SPAN_LEAF: Final = {
     "again": "recompute",
     "fill": "filled",
     "discarded": "discarded",
+    "unready": "unready",
 }
 _WAITING_LEAF: Final = "data_stall"  # no sign of work, unlike the others
 
@@ -172,6 +173,8 @@ def _see_once(rank: RankView, mark: Mark) -> None:
         rank.flops = mark.n
     elif rank.ready_ns is None:
         rank.ready_ns = mark.t
+        if mark.info:
+            rank.info = {**rank.info, **mark.info}
 
 
 def coarser(spans: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:

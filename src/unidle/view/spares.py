@@ -39,7 +39,7 @@ def busy_nodes(view: View) -> set[str]:
     """Nodes on which is, or is to come, work that may not be stopped at any moment."""
     found = set(view.firm)
     for name, promise in view.promised.items():
-        if not view.jobs[name].spec.filler:
+        if not view.jobs[name].spec.gives_way:
             found.update(promise.devices)
     for job in coming_back(view):
         found.update(place.node for place in job.attempts[-1].places)

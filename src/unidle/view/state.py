@@ -13,6 +13,7 @@ from unidle.fleet import Barred, CutMode, Device, Fleet, Health, Node, models_of
 from unidle.jobs.speeds import Speeds
 from unidle.ledger.book import Book
 from unidle.view.changes import Changes
+from unidle.view.fillers import Fillers
 from unidle.view.host_clocks import ClockView
 from unidle.view.job_table import JobTable
 from unidle.view.jobs import JobView
@@ -87,6 +88,7 @@ class View:
     _hosts: dict[str, list[int]] | None = None
     _firm: dict[str, int] | None = None
     _queue: Waiting | None = None
+    _fillers: Fillers | None = None
     _changed: Changes[str] | None = None  # jobs of which a placement policy sees something new
     _requested: Changes[str] | None = None  # nodes on which ``hosts`` changed
     _edited: Changes[str] | None = None  # nodes that changed without a change of their devices
@@ -95,7 +97,7 @@ class View:
     def occupancy(self) -> Occupancy:
         """Which slices are free now."""
         if self._occupancy is None:
-            taken = {s for job in self.live for s in _held(self.jobs[job])}
+            taken = {s for job in self.live if not (j := self.jobs[job]).spec.is_filler for s in _held(j)}
             self._occupancy = Occupancy.of(self.fleet, taken, self.unfit())
         return self._occupancy
 
@@ -129,7 +131,12 @@ class View:
     def request(self, job: JobView, sign: int) -> None:
         """The ranks of the job's live attempt come to (+1) or leave (-1) their nodes."""
         asked, attempt = job.spec.requests, job.live
-        if self._hosts is None or attempt is None or not (asked.cpus or asked.memory_bytes):
+        if (
+            self._hosts is None
+            or attempt is None
+            or not (asked.cpus or asked.memory_bytes)
+            or job.spec.is_filler
+        ):
             return
         for place in attempt.places:
             self._use_host(place.node, sign * asked.cpu_milli, sign * asked.memory_bytes)
@@ -168,7 +175,7 @@ class View:
     def count_firm(self, job: JobView, sign: int) -> None:
         """The ranks of the job's live attempt come to (+1) or leave (-1) their nodes."""
         attempt = job.live
-        if self._firm is None or attempt is None or job.spec.filler:
+        if self._firm is None or attempt is None or job.spec.gives_way or job.spec.is_filler:
             return
         for place in attempt.places:
             self._firm[place.node] = self._firm.get(place.node, 0) + sign
@@ -262,6 +269,39 @@ class View:
         if self._queue is None:
             self._queue = Waiting(self.jobs)
         return self._queue
+
+    @property
+    def fillers(self) -> Fillers:
+        """Filler jobs, which are not in :attr:`queue`."""
+        if self._fillers is None:
+            self._fillers = Fillers(self.jobs)
+        return self._fillers
+
+    def fillers_moved(self) -> None:
+        """Their attempts may have other slices now."""
+        self._fillers = None
+
+    @contextmanager
+    def beside_fillers(self) -> Iterator[None]:
+        """While the block runs, what fillers use is not free, nor are the cores and memory that they requested."""
+        occupancy = self.occupancy
+        taken = [s for s in self.fillers.on if occupancy.knows(s) and occupancy.is_free(s)]
+        asked = [
+            (place.node, job.spec.requests)
+            for job in map(self.jobs.open.__getitem__, dict.fromkeys(self.fillers.on.values()))
+            if job.spec.requests.given and job.live is not None
+            for place in job.live.places
+        ]
+        _ = self.hosts
+        occupancy.take(taken)
+        for node, requests in asked:
+            self._use_host(node, requests.cpu_milli, requests.memory_bytes)
+        try:
+            yield
+        finally:
+            for node, requests in asked:
+                self._use_host(node, -requests.cpu_milli, -requests.memory_bytes)
+            occupancy.give_back(taken)
 
     @property
     def waiting(self) -> dict[Shape, list[tuple[int, int, str]]]:

@@ -1,4 +1,7 @@
-"""Jobs that wait, by what they need, and which of them have a known reason. An index of the view, never stored."""
+"""Jobs that wait, by what they need, and which of them have a known reason. An index of the view, never stored.
+
+Filler jobs are not among them (:mod:`unidle.view.fillers`).
+"""
 
 from __future__ import annotations
 
@@ -85,6 +88,8 @@ class Waiting:
 
     def add(self, job: JobView) -> None:
         """The job enters the queue."""
+        if job.spec.is_filler:
+            return
         self._reckon(job)
         if self._lines is None:
             return  # the lines are made of the table, which has it
@@ -102,6 +107,8 @@ class Waiting:
 
     def remove(self, job: JobView) -> None:
         """The job leaves the queue."""
+        if job.spec.is_filler:
+            return
         shape = self._shapes.pop(job.id, None)
         if shape is not None and self._lines is not None:
             line = self._lines[shape]
@@ -117,6 +124,9 @@ class Waiting:
 
     def judge(self, job: JobView, verdict: Reason) -> None:
         """Why a job waits."""
+        if job.spec.is_filler:
+            job.verdict = verdict
+            return
         waits = job.id in self.unjudged or job.verdict is not None
         if job.verdict is not None:
             self._count(job.verdict.code, -1)
@@ -127,7 +137,7 @@ class Waiting:
 
     def doubt(self, job: JobView) -> None:
         """Forget why a job waits, so that the next decision records it."""
-        if job.id in self.unjudged or job.verdict is None:
+        if job.id in self.unjudged or job.verdict is None or job.spec.is_filler:
             return
         self._count(job.verdict.code, -1)
         job.verdict = None
@@ -150,4 +160,4 @@ _ORDER: Final = itemgetter(3)
 
 
 def _waits(job: JobView) -> bool:
-    return job.state in ("queued", "restarting")
+    return job.state in ("queued", "restarting") and not job.spec.is_filler

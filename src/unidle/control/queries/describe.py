@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from unidle.control.nodes.maintenance import is_checked, links_are_checked
+from unidle.control.queries.filler_text import filler_text
 from unidle.control.queries.mfu import attempt_mfu, job_mfu
 from unidle.events.types import StopAsked
 from unidle.guard.failure import error_of, failure_of, failure_of_job, how_ended
@@ -43,6 +44,7 @@ def job_line(job: JobView, store: str | None = None, view: View | None = None) -
         "submitted_by": job.submitted_by or None,
         "queue": job.spec.queue,
         "priority": job.spec.priority,
+        "class": job.spec.job_class,
         "submitted_ns": job.submitted_ns,
         "started_ns": job.attempts[0].placed_ns if job.attempts else None,
         "ended_ns": job.ended_ns,
@@ -204,6 +206,7 @@ def explain(view: View, job: JobView, store: str | None = None) -> Plain:
         "code": because.code if because else None,
         "decisions": decisions,
         "size": job.resized.text if job.resized is not None else None,
+        "filler": filler_text(view, job),
         "silent": silence_text(line, view.time_ns) or None,
         "unmeasured": _unmeasured(job, view.time_ns),
         "unwatched": _unwatched(view, job),
@@ -234,14 +237,8 @@ def _decisions_of(view: View, job: JobView, attempt: AttemptView) -> list[Plain]
     """The decisions about one attempt."""
     decisions = []
     size = f" ({counted(len(attempt.places), 'rank')})" if job.spec.elastic is not None else ""
-    decisions.append(
-        _decision(
-            attempt.placed_ns,
-            "placed",
-            f"attempt {attempt.number}{size} on {attempt.because.text}",
-            attempt.because,
-        )
-    )
+    text = f"attempt {attempt.number}{size} on {attempt.because.text}"
+    decisions.append(_decision(attempt.placed_ns, "placed", text, attempt.because))
     if _waits_for_check(view, job, attempt):
         nodes = list(dict.fromkeys(place.node for place in attempt.places))
         more = f" and {counted(len(nodes) - _NAMED, 'more node')}" if len(nodes) > _NAMED else ""

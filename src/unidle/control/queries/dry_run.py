@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from unidle.control.forecast import Forecaster
 from unidle.events import types as ev
 from unidle.jobs import JobSpec, Reason
+from unidle.place.fillers import FillerPolicy
 from unidle.place.policy import Unidle, on_this_fleet
 from unidle.place.protocol import Keep, Place, Plan, Policy, Stop
 from unidle.view.fold import apply
@@ -31,6 +32,8 @@ class DryRun:
 def next_decision(view: View, job: JobView, now_ns: int | None = None) -> DryRun:
     """The next decision about a job that waits. The view is unchanged when this returns."""
     now_ns = view.time_ns if now_ns is None else now_ns
+    if job.spec.is_filler:
+        return _of_filler(view, job, now_ns)
     verdict = job.verdict
     view.queue.doubt(job)  # what is known already is not said again
     try:
@@ -72,9 +75,30 @@ def _answer(view: View, job: JobView, plan: Plan, policy: Policy, now_ns: int) -
     return DryRun(None, said or _otherwise(view, job, policy, now_ns), stops, keeps)
 
 
+def _of_filler(view: View, job: JobView, now_ns: int) -> DryRun:
+    """After the next decision on all other jobs, which does not know of fillers."""
+    if job.not_before_ns > now_ns:
+        return DryRun(None, _backoff(job, now_ns))
+    before = policy_of(view).decide(view, now_ns).places if view.waiting else ()
+    ids = [slice_id for place in before for rank in place.places for slice_id in rank.slices]
+    free = [s for s in ids if view.occupancy.knows(s) and view.occupancy.is_free(s)]
+    view.occupancy.take(free)
+    try:
+        found = FillerPolicy().why_not(view, job.spec)
+    finally:
+        view.occupancy.give_back(free)
+    if isinstance(found, Place):
+        return DryRun(replace(found, job=job.id), found.because)
+    return DryRun(None, found)
+
+
+def _backoff(job: JobView, now_ns: int) -> Reason:
+    wait_s = -((now_ns - job.not_before_ns) // 1_000_000_000)
+    return Reason("backoff", f"it is tried again in {wait_s} s", {"not_before_ns": job.not_before_ns})
+
+
 def _otherwise(view: View, job: JobView, policy: Policy, now_ns: int) -> Reason:
     """A policy may pass over a job without a word."""
     if job.not_before_ns > now_ns:
-        wait_s = -((now_ns - job.not_before_ns) // 1_000_000_000)
-        return Reason("backoff", f"it is tried again in {wait_s} s", {"not_before_ns": job.not_before_ns})
+        return _backoff(job, now_ns)
     return policy.why_not(view, job.spec) or Reason("behind", "jobs before it take what is free")

@@ -23,6 +23,8 @@ def story_lines(story: dict[str, Any]) -> list[str]:
         lines.append(
             f"  now: {story['silent']}: rank {ranks} does not answer, and is not known to have ended"
         )
+    if story["filler"]:
+        lines.append(f"  {story['filler']}")
     if story["unmeasured"]:
         lines.append(f"  {story['unmeasured']}")
     if story["unwatched"]:

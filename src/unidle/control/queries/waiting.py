@@ -82,6 +82,8 @@ def _start_unknown(view: View, job: JobView, now: Reason) -> str | None:
         return "no controller runs on this store"
     if job.not_before_ns > view.time_ns:
         return None  # the reason says when it is tried again
+    if job.spec.is_filler:
+        return "a filler starts when no other job uses the devices that it needs, which is not planned ahead"
     if not job.spec.needs_devices:
         return "the job waits for cores and memory, which are not planned ahead"
     ways: tuple[tuple[Literal["holding", "ahead"], str, str], ...] = (
@@ -103,9 +105,13 @@ def _start_unknown(view: View, job: JobView, now: Reason) -> str | None:
 
 def _ahead(view: View, job: JobView) -> int:
     """How many jobs come before it in its queue. Those that can never start do not count: they delay no job."""
+    from unidle.place.fillers import order_of
     from unidle.place.policy import DEFAULT
 
     rest_of = view.jobs.rest_of
+    if job.spec.is_filler:
+        others = (view.jobs.open[name] for name in view.fillers.waiting)
+        return sum(order_of(other) < order_of(job) for other in others)
     if view.policy in ("", DEFAULT) and not _all_in_turn(view):
         from unidle.place.snapshot import snapshot_of
 

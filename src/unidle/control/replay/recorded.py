@@ -73,7 +73,7 @@ def _that_ended(
     view: View, source: LedgerSource, window: TimeRange | None, left_out: Counter[str]
 ) -> tuple[list[Arrival], dict[str, int]]:
     """The jobs as they arrived, and the work of each; ``left_out`` counts the others."""
-    worked = _worked(source)
+    worked = _worked(source, {job.id for job in view.jobs.values() if job.spec.is_filler})
     arrivals: list[Arrival] = []
     work_ns: dict[str, int] = {}
     for job in view.jobs.values():
@@ -144,6 +144,8 @@ def _as_replayed(job: JobView) -> JobSpec:
 
 
 def _why_left_out(job: JobView) -> str | None:
+    if job.spec.service is not None:
+        return "a service ends when it is cancelled"
     if not job.terminal:
         return "run time unknown: not ended yet"
     if not job.attempts:
@@ -151,13 +153,14 @@ def _why_left_out(job: JobView) -> str | None:
     return None
 
 
-def _worked(source: LedgerSource) -> dict[str, int]:
-    """Device-ns of work by job."""
+def _worked(source: LedgerSource, fillers: set[str]) -> dict[str, int]:
+    """Device-ns of work by job; of a filler that is what it filled."""
     found: dict[str, int] = defaultdict(int)
     starts: dict[str, int] = defaultdict(int)
     for group in summary(source, None, ("job", "leaf")).groups:
         job, leaf = group.labels
-        if job is not None and (leaf in WORK or leaf == _LOST_FOR_GOOD):
+        filled = leaf == "filled" and job in fillers
+        if job is not None and (leaf in WORK or leaf == _LOST_FOR_GOOD or filled):
             found[str(job)] += group.ns
         elif job is not None and leaf == "failed_start":
             starts[str(job)] += group.ns

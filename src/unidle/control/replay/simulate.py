@@ -132,7 +132,8 @@ def _withdraw(job: str) -> Callable[[Controller], None]:
 def _over(view: View, engine: SimEngine, now_ns: int) -> bool:
     """Nothing runs and nothing waits, or nothing will ever happen to what does."""
     if not engine.idle:
-        return not view.live and not view.waiting
+        return not view.live and not view.waiting and not view.fillers.waiting
     waiting = [view.jobs[job] for queue in view.waiting.values() for _, _, job in queue]
+    waiting += [view.jobs[job] for job in sorted(view.fillers.waiting)]
     going = [*waiting, *(view.jobs[job] for job in view.live)]
     return not any(job.not_before_ns > now_ns or next_deadline_ns(job) is not None for job in going)

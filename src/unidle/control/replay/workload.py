@@ -20,9 +20,11 @@ from unidle.place.protocol import Policy
 from unidle.store.protocol import Store
 from unidle.view.state import View
 
-_AGAIN: Final = Restart(max=10**6, backoff_s=1.0)
+AGAIN: Final = Restart(max=10**6, backoff_s=1.0)
 """A recorded job ends when its work is done: what a simulated fault cost it is done again."""
 
+FILLER_SAVES_S: Final = 60
+"""A filler saves its state after so much work: it is stopped often."""
 _VAIN: Final = 9.0  # one attempt in 8,000 comes through
 NO_ROOM: Final = "the fleet can never hold such a job"
 
@@ -107,7 +109,7 @@ def _spec(job: TraceJob) -> JobSpec:
         device="gpu",
         queue=job.queue,
         priority=job.priority,
-        restart=_AGAIN,
+        restart=AGAIN,
         preemption="low" if job.preemptible else "medium",
         min_runtime_s=job.min_runtime_s,
         estimate_s=job.estimate_s,
@@ -183,8 +185,8 @@ def told(scenario: Scenario, assumed: Assumptions) -> tuple[Arrival, ...]:
 
 
 def _told(spec: JobSpec, work_ns: int, assumed: Assumptions) -> JobSpec:
-    path = (spec.checkpoint_path or ".") if assumed.checkpoint_every_s else None
-    exact = assumed.estimates == "exact"
+    path = (spec.checkpoint_path or ".") if assumed.checkpoint_every_s or spec.is_filler else None
+    exact = assumed.estimates == "exact" and not spec.is_filler
     estimate_s = work_ns * assumed.estimate_factor / S if exact else spec.estimate_s
     return replace(spec, checkpoint_path=path, estimate_s=estimate_s)
 
@@ -199,13 +201,14 @@ def behaviour(work_ns: Mapping[str, int], assumed: Assumptions) -> Workload:
             work_ns=work_ns[command.job],
             startup_ns=ns(assumed.restart_s) if command.attempt > 1 else 0,
             step_ns=S,
-            checkpoint_every=every,
+            checkpoint_every=FILLER_SAVES_S if command.spec.is_filler else every,
             checkpoint_ns=ns(assumed.checkpoint_s),
             restore_ns=ns(assumed.restore_s),
             stop_ns=ns(assumed.stop_s),
             saves_on_stop=assumed.saves_on_stop,
             report_every=0,
-            comm_ppm=assumed.comm_ppm,
+            comm_ppm=0 if command.spec.is_filler else assumed.comm_ppm,
+            steady=command.spec.is_filler,  # its saves are many, and are not each reported
         )
 
     return workload

@@ -86,6 +86,8 @@ def environments(
         env |= visible_devices(
             [devices[d] for name in place.slices if (d := device_of(name)) in devices], vendors
         )
+        if (service := command.spec.service) is not None and place.rank == 0:
+            env[rundir.SERVICE] = f"{service.port} {service.ready}"
         seen[place.node] += 1
         found.append(env)
     return found

@@ -46,7 +46,7 @@ _Bits: TypeAlias = dict[str, dict[int, int]]
 def access_of(spec: JobSpec, job: JobView | None = None) -> Access:
     """``job``: the job of this spec, if it is known; without it, the access of a job that never ran."""
     if spec.preemption == "low":
-        return Access(spec.filler, probation=True, places=False)
+        return Access(spec.gives_way, probation=True, places=False)
     back = job is not None and comes_back(job) and spec.share is None
     return Access(back, probation=False, places=back)
 

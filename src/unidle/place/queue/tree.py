@@ -12,6 +12,7 @@ from typing import Final
 
 from unidle.errors import BadInput
 from unidle.fleet.queues import UTC, QueueSpec, Zone, check, minute_of_week, next_edge_ns
+from unidle.jobs import Reason
 from unidle.ledger.apportion import by_weight, fill, fill_over
 from unidle.place.model import Amounts
 
@@ -363,3 +364,12 @@ class Entitlement:
         for child, old in zip(below, before, strict=True):
             if child in touched or old != tuple(self._part[child]):
                 self._fill_below(child, touched)
+
+
+def no_queue(tree: QueueTree, queue: str) -> Reason | None:
+    """That no queue of this name takes jobs; None where one does."""
+    index = tree.index.get(queue)
+    if index is not None and not tree.children[index]:
+        return None
+    leaves = sorted(name for name, k in tree.index.items() if not tree.children[k])
+    return Reason("no_queue", f"there is no queue {queue} that takes jobs; there are {', '.join(leaves[:8])}")

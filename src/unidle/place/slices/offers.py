@@ -368,8 +368,9 @@ class QuotaParts:
     def _leaving_for(self, job: str) -> frozenset[str]:
         found, view = [], self._offers.view
         for other in view.live:
-            stop = view.jobs.open[other].attempts[-1].stop
-            if stop is not None and stop.for_job == job:
+            leaves = view.jobs.open[other]
+            stop = leaves.attempts[-1].stop
+            if stop is not None and stop.for_job == job and not leaves.spec.is_filler:
                 found.append(other)
         return frozenset(found)
 

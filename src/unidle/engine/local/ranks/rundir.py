@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 GANG = "gang.json"
 ORDERS = "orders.json"
+SERVICE = "UNIDLE_SERVICE"  # variable of a rank 0 that serves: its port (0: any) and the path of its check
 LOCK = "lock"
 CLAIMED = "claimed"
 SUPERVISOR = "supervisor.json"

@@ -63,7 +63,7 @@ class Supervisor:
         # in memory, because the disk may be full and its files may be rotated away
         self.last = {name: LastBytes(LAST_BYTES) for name in ("stdout", "stderr")}
         self.last["both"] = LastBytes(LAST_BYTES // 4)
-        self.progress = RankProgress(orders.progress_pattern, orders.checkpoint_path, self.offset_ns)
+        self.progress = _progress_of(orders)
         self.group = ControlGroup(dict(orders.groups))
         self.poller = select.poll()
         # one buffer for all reads: to make one for each costs more than to read
@@ -150,6 +150,8 @@ class Supervisor:
         for name in self.orders.unset:
             env.pop(name, None)
         env.update(self.orders.env)
+        if self.progress.service is not None:
+            env["PORT"] = str(self.progress.service.port)
         return env
 
     def _pipe(self, stream: str) -> int:
@@ -207,7 +209,8 @@ class Supervisor:
         waits = []
         if self.kill_at_ns is not None:
             waits.append(self.kill_at_ns - self._now_ns())
-        if self.busy or self.journal.waits or self.orders.checkpoint_path is not None:
+        looks = self.orders.checkpoint_path is not None or self.progress.service is not None
+        if self.busy or self.journal.waits or looks:
             waits.append(self.ticked_ns + TICK_NS - self._now_ns())
         if self.lease_ns:
             waits.append(self.lease_ns - boottime_ns())
@@ -409,6 +412,16 @@ class Supervisor:
 
     def _now_ns(self) -> int:
         return boottime_ns() + self.offset_ns
+
+
+def _progress_of(orders: SupervisorOrders) -> RankProgress:
+    """What follows the rank; that of a service also looks whether it answers."""
+    service = None
+    if rundir.SERVICE in orders.env:
+        from .progress.readiness import Readiness  # few ranks serve
+
+        service = Readiness.ordered(orders.env[rundir.SERVICE])
+    return RankProgress(orders.progress_pattern, orders.checkpoint_path, orders.clock_offset_ns, service)
 
 
 def _exit_code(status: int) -> int:

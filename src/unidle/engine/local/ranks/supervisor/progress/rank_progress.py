@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .readiness import Readiness
     from .step_counter import Mark
 
 _SCAN_NS = 500_000_000
@@ -34,8 +35,9 @@ class RankProgress:
     """
 
     def __init__(
-        self, pattern: str | None = None, checkpoint_path: str | None = None, clock_offset_ns: int = 0
-    ) -> None:
+        self, pattern: str | None = None, checkpoint_path: str | None = None, clock_offset_ns: int = 0,
+        service: Readiness | None = None,
+    ) -> None:  # fmt: skip
         self._offset_ns = clock_offset_ns
         self._notes: list[str] = []
         problem = None if pattern is None else validate_pattern(pattern)
@@ -48,6 +50,7 @@ class RankProgress:
         self._told_saved = -1
         self._next_scan_ns = 0
         self._apart = DetachedCall()
+        self.service, self._checks = service, DetachedCall()
         if self._watch is not None:
             self._scan(self._watch, self._now_ns(), _FIRST_S)
 
@@ -71,6 +74,13 @@ class RankProgress:
         marks += self._printed(self._scanner.tick(t_ns)) + self._once(self._helper.tick(t_ns))
         if self._watch is not None and (self._apart.out or t_ns >= self._next_scan_ns):
             marks += self._seen(self._scan(self._watch, t_ns, 0.0 if self._apart.out else _PATIENCE_S))
+        return marks if self.service is None else marks + self._answered(self.service, t_ns)
+
+    def _answered(self, service: Readiness, t_ns: int) -> list[Mark]:
+        """What the last check of a replica gave; another one begins."""
+        marks = (self._checks.take(_PATIENCE_S) or []) if self._checks.out else []
+        if not self._checks.out:
+            self._checks.start(lambda: service.check(t_ns))
         return marks
 
     def finish(self, t_ns: int) -> list[Mark]:
