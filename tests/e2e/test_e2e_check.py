@@ -28,7 +28,7 @@ def fleet(tmp_path: Path, **node: object) -> Path:
 
 
 def test_the_result_says_of_each_check_what_was_found_and_the_exit_code_agrees(tmp_path: Path):
-    done = unidle("check", "--json", "--dir", tmp_path)
+    done = unidle("check", "--json", "--dir", tmp_path, "--kernel-log", "kmsg")
     result = json.loads(done.stdout)
     assert result["node"] == os.uname().nodename
     assert all(list(check) == KEYS and check["because"] for check in result["checks"])
@@ -38,6 +38,21 @@ def test_the_result_says_of_each_check_what_was_found_and_the_exit_code_agrees(t
     assert {"devices", "nic", "memory.free", "cpu", "clock", "kernel_log"} <= {
         c["name"] for c in result["checks"]
     }
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "said"), [("off", 3, "switched off"), ("nowhere.log", 3, "nowhere.log")]
+)
+def test_the_kernel_log_is_that_of_the_environment_unless_one_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, code: int, said: str
+) -> None:
+    """As for a controller: the log of a machine has the faults of all that runs on it."""
+    monkeypatch.setenv("UNIDLE_KERNEL_LOG", source)
+    done = unidle("check", "--only", "kernel_log")
+    assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done
+    quiet = tmp_path / "quiet.log"
+    quiet.touch()
+    assert unidle("check", "--only", "kernel_log", "--kernel-log", quiet).returncode == 0
 
 
 def test_a_fit_node_is_fit_and_the_table_says_so(tmp_path: Path):

@@ -81,7 +81,7 @@ class CheckOptions:
     ] = None
     kernel_log: Annotated[
         str | None,
-        typer.Option("--kernel-log", metavar="SOURCE", show_default=False, help="Kernel log that is read: kmsg, syslog, journal, off, or a log file. Default: that of the node in the fleet file, else kmsg."),
+        typer.Option("--kernel-log", metavar="SOURCE", show_default=False, help="Kernel log that is read: kmsg, syslog, journal, off, or a log file. Default: that of the node in the fleet file, else that in UNIDLE_KERNEL_LOG, else kmsg."),
     ] = None
     whole_node: Annotated[
         bool,
@@ -147,9 +147,12 @@ def _other_gpus(root: Path, environ: Mapping[str, str]) -> list[tuple[Vendor, tu
 
 
 def _kernel_log(options: CheckOptions, declared: Node | None) -> Callable[[], LogReading] | str:
-    """What reads the log of the option, else of the fleet file, or why none is read."""
+    """What reads the log of the option, else of the fleet file, else of the environment, or why none is read."""
+    from unidle.fleet.policies import KERNEL_LOG_VARIABLE
+
     watched = declared.watch.kernel_log if declared is not None and declared.watch is not None else ""
-    source = log_source(options.kernel_log, "--kernel-log") or watched or "kmsg"
+    usual = log_source(os.environ.get(KERNEL_LOG_VARIABLE) or None, KERNEL_LOG_VARIABLE) or "kmsg"
+    source = log_source(options.kernel_log, "--kernel-log") or watched or usual
     if source == "off":
         return "switched off"
 
