@@ -126,8 +126,7 @@ class QueueSnapshot:
             np.zeros(size, np.int64), self.shares, hosts=np.zeros((2, self.width), np.int64), log=free_slices.log
         )  # fmt: skip
         bound_ns = free_slices.fleet.order.bound_ns
-        # turns come by what queues deserve of the whole fleet, whatever fails and whichever window is open, so that they
-        # follow from the log however much of it is read at once
+        # turns come by what queues deserve of the whole fleet, so that they follow from the log however much is read at once
         always = tree_of_queues(without_windows(free_slices.fleet))
         self.turns = QueueTurns(always.quota(self._whole, 0).deserved, bound_ns)
         self.waiting = PendingJobs(self.shares, Backfill(starved_ns=bound_ns), self.turns)
@@ -174,8 +173,9 @@ class QueueSnapshot:
             self._forget(job)
             self._learn(view.jobs.open.get(job), now_ns)
         self._shape_of = {}
-        seen = (view.jobs.get(job) for job in dict.fromkeys((*ended, *changed)))
-        self.turns.follow((job for job in seen if job is not None and job.spec.needs_devices), self._came)
+        seen = (view.jobs.get(job) for job in dict.fromkeys((*ended, *self.turns.held, *changed)))
+        of_devices = (job for job in seen if job is not None and job.spec.needs_devices)
+        self.turns.follow(of_devices, self._came, now_ns)
         self._count_free()
         take_history(self.shares, view, now_ns)
         for job, promise in view.promised.items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from unidle.fleet.queues import Order, QueueSpec
 from unidle.place.model import Backfill, Demand
 from unidle.place.queue.fair_share import FairShare
-from unidle.place.queue.order import CLASSES_US, QueueTurns, next_class_us, service_class
+from unidle.place.queue.order import CLASSES_US, Came, QueueTurns, next_class_us, service_class
 from unidle.place.queue.pending import PendingJobs
 from unidle.place.queue.tree import QueueTree
 
@@ -142,3 +144,43 @@ def test_jobs_whose_turn_has_come_fit_together(drawn: list[tuple[int, int]]) -> 
         come = sorted(turns.late(1, 1_000))
         assert sorted(come) == sorted(open_jobs)[: len(come)], "the first ones"
         assert sum(open_jobs[job] for job in come) <= 8
+
+
+def one_job(name: str, submitted_ns: int, order: int, ended_ns: int | None = None) -> SimpleNamespace:
+    """What turns read of a job; one that has ended ran from its submission on."""
+    ran = () if ended_ns is None else (SimpleNamespace(placed_ns=submitted_ns, ended_ns=ended_ns),)
+    return SimpleNamespace(
+        id=name, submitted_ns=submitted_ns, order=order, terminal=ended_ns is not None, ended_ns=ended_ns, attempts=ran
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("moment", [("all", "urgent"), ("urgent", "all")])
+@pytest.mark.parametrize("portions", [True, False])
+def test_turns_do_not_depend_on_what_came_first_in_one_moment(
+    moment: tuple[str, str], portions: bool
+) -> None:
+    """Of eight devices one job has all, and one for six waits; at 50, it ends and one for six of higher priority comes."""
+    hour_ns = HOUR_US * 1_000
+    jobs = {"all": one_job("all", 0, 0), "waits": one_job("waits", 20, 1)}
+    came = {
+        "all": Came(1, 0, (8,), hour_ns),
+        "waits": Came(1, 20, (6,), hour_ns),
+        "urgent": Came(1, -5, (6,), hour_ns),
+    }
+    turns = QueueTurns(EIGHT, hour_ns)
+
+    def follow(*names: str, now_ns: int) -> None:
+        seen = (jobs[name] for name in dict.fromkeys((*turns.held, *names)))
+        turns.follow(seen, lambda job: came[job.id], now_ns)  # type: ignore[arg-type]
+
+    if portions:
+        follow("all", now_ns=0)
+        follow("waits", now_ns=20)
+    for name in moment:
+        jobs[name] = one_job("all", 0, 0, ended_ns=50) if name == "all" else one_job("urgent", 50, 2)
+        if portions:
+            follow(name, now_ns=50)
+            assert turns.next_late_ns(1, 50) == 50 + hour_ns // 2  # by then it is known whose turn has come
+    follow(*jobs, now_ns=60)
+    assert not turns.held
+    assert [turns.behind_ns(name, 80) for name in ("urgent", "waits")] == [30, 0]

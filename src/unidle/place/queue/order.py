@@ -143,7 +143,8 @@ class _LeafTurns:
 class QueueTurns:
     """Whose turn has come, and how far each job has fallen behind it.
 
-    It follows from when jobs were submitted, waited and ended, in whichever portions that becomes known.
+    It follows from when jobs were submitted, waited and ended, in whichever portions that becomes known. ``held`` are jobs of
+    which something happened at the very moment of the last call: more may happen in it, and the order must not matter.
     """
 
     def __init__(self, deserved: tuple[Amounts, ...], bound_ns: int = 0) -> None:
@@ -151,16 +152,19 @@ class QueueTurns:
         self._deserved, self._bound_ns = deserved, bound_ns
         self._came: dict[int, _LeafTurns] = {}  # by leaf
         self._jobs: dict[str, _Job] = {}
+        self.held: list[str] = []
 
     def __contains__(self, job: str) -> bool:
         return job in self._jobs
 
-    def follow(self, jobs: Iterable[JobView], came: Callable[[JobView], Came | None]) -> None:
-        """What happened to these jobs, in order of time: who came and who ended, whose turn came then, and who waited.
+    def follow(self, jobs: Iterable[JobView], came: Callable[[JobView], Came | None], now_ns: int) -> None:
+        """What happened to these jobs, and to those that were ``held``, in order of time: who came and who ended, whose turn
+        came then, and who waited.
 
         ``came`` is asked once for each job; jobs for which it has no answer have no turn.
         """
         events: list[tuple[int, int, int, JobView]] = []
+        held: dict[str, None] = {}
         for job in jobs:
             if job.id in self._jobs:
                 self.waited(job.id, waits_of(job))
@@ -169,26 +173,33 @@ class QueueTurns:
             if job.terminal:
                 events.append((job.ended_ns or 0, 1, job.order, job))
         for at_ns, ends, _, job in sorted(events, key=lambda event: event[:3]):
+            if at_ns >= now_ns:
+                held[job.id] = None
+                continue
             if ends:
                 leaf = self.end(job.id, at_ns)
             elif (new := came(job)) is not None:
                 leaf = new.leaf
-                self.see(job.id, *new)
+                self.see(job.id, *new, at_ns=at_ns)
                 self.waited(job.id, waits_of(job))
             else:
                 continue
             if leaf is not None:
                 self.come(leaf, at_ns)
+        self.held = list(held)
 
-    def see(self, job: str, leaf: int, came_ns: int, charged: Amounts, limit_ns: int) -> None:
-        """The job was submitted; ``came_ns`` sorts it among the others."""
-        self._jobs[job] = _Job(leaf, came_ns, charged, limit_ns)
+    def see(
+        self, job: str, leaf: int, came_ns: int, charged: Amounts, limit_ns: int, *, at_ns: int | None = None
+    ) -> None:
+        """The job was submitted at ``at_ns``; ``came_ns`` sorts it among the others."""
+        known = self._jobs[job] = _Job(leaf, came_ns, charged, limit_ns)
         came = self._came.setdefault(leaf, _LeafTurns(used=(0,) * len(charged)))
         at = bisect_left(came.jobs, (came_ns, job))
         came.jobs.insert(at, (came_ns, job))
         if at < came.first:  # of higher priority than one whose turn has come
             came.first += 1
             came.used = tuple(u + c for u, c in zip(came.used, charged, strict=True))
+            known.turn_ns = at_ns
 
     def end(self, job: str, at_ns: int) -> int | None:
         """The job has ended; the answer is its leaf, None where it was not seen."""
@@ -258,9 +269,12 @@ class QueueTurns:
         """When the next job of a queue is late, if it continues to wait."""
         came = self._came.get(leaf)
         if came is None:
-            return None
+            return (
+                now_ns + self._bound_ns // 2 if self.held else None
+            )  # before which no turn that comes now is late
         at = bisect_left(came.late, (now_ns + 1, ""))
         times = [late_ns for late_ns, _ in came.late[at : at + 1]]
+        times += [now_ns + self._bound_ns // 2] if self.held else []
         times += [
             now_ns + EXCUSED_FAR * self._bound_ns - known.behind_ns(now_ns)
             for job in self._at_limit(leaf, now_ns)
