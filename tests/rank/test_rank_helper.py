@@ -86,6 +86,7 @@ def test_the_operations_of_the_second_step_are_counted_unless_it_is_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: bool
 ) -> None:
     monkeypatch.setenv("UNIDLE_COUNT_FLOPS", "1")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     script = COUNTED.replace("step == 3 and COMPILED", f"step == 1 and {compiled}")
     kinds = [(r["k"], r["n"]) for r in records(script, tmp_path)]
     # forward 2 x 3 x (8 x 16 + 16 x 4); backward the same for both weights, and for the input of the second layer

@@ -100,6 +100,8 @@ class Workshop:
         """Where Python finds the hooks, and a place for temporary files, which goes with the copies."""
         paths = [str(INJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
         found = {"PYTHONPATH": os.pathsep.join(paths)}
+        if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:  # PyTorch makes it when it is imported
+            found["TORCHINDUCTOR_CACHE_DIR"] = str(self.scratch / "inductor")
         if len(str(self.scratch)) <= _LONGEST_PLACE:
             (self.scratch / "tmp").mkdir(exist_ok=True)
             found["TMPDIR"] = str(self.scratch / "tmp")
