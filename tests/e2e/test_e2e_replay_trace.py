@@ -186,20 +186,13 @@ def test_a_store_is_replayed_on_a_fleet_with_other_queues(fleet: Path, trace: Pa
     assert set(answer["policies"]["unidle"]["queues"]) == {"ml", "lab"}
 
 
+def with_fillers(fleet: Path, trace: Path) -> list[str | Path]:
+    options = ("--policy", "unidle,spread", "--fillers", "4x2")
+    return ["replay", "trace", "--fleet", fleet, "--trace", trace, *options]
+
+
 def test_fillers_get_what_is_free_and_move_no_other_job(fleet: Path, trace: Path) -> None:
-    command = (
-        "replay",
-        "trace",
-        "--fleet",
-        fleet,
-        "--trace",
-        trace,
-        "--policy",
-        "unidle,spread",
-        "--fillers",
-        "4x2",
-    )
-    done = unidle(*command)
+    done = unidle(*with_fillers(fleet, trace))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0].split() == [
         "unidle",
@@ -218,19 +211,7 @@ def test_fillers_get_what_is_free_and_move_no_other_job(fleet: Path, trace: Path
 def test_what_fillers_got_is_in_the_answer_and_in_the_store_that_is_kept(
     fleet: Path, trace: Path, tmp_path: Path
 ) -> None:
-    command = (
-        "replay",
-        "trace",
-        "--fleet",
-        fleet,
-        "--trace",
-        trace,
-        "--policy",
-        "unidle,spread",
-        "--fillers",
-        "4x2",
-    )
-    answer = ask(*command, "--save", tmp_path / "kept")
+    answer = ask(*with_fillers(fleet, trace), "--save", tmp_path / "kept")
     for name in ("unidle", "spread"):
         got, alone, filled = (
             answer["fillers"][name],

@@ -11,7 +11,7 @@ import pytest
 from engine_local.local_gangs import FLEET, Gang, Machine, gang_of, python, sh
 from unidle.engine.local import launch
 from unidle.fleet import Device, Fleet, Node
-from unidle.jobs import RankPlace, Role
+from unidle.jobs import RankPlace, Role, StepFlops
 
 
 def environment_of(gang: Gang, rank: int) -> dict[str, str]:
@@ -75,6 +75,15 @@ def test_roles_are_given_also_without_a_rendezvous() -> None:
     command = gang_of(("true",), 1, rendezvous="none", roles=(Role("trainer", ((0, 0),)),))
     (env,) = launch.environments(command, FLEET, 1, "x", {})
     assert (env["ROLE_NAME"], env["ROLE_RANK"], "RANK" in env) == ("trainer", "0", False)
+
+
+@pytest.mark.parametrize(("flops", "asked"), [(None, False), (StepFlops(1e12), False), (StepFlops(), True)])
+def test_ranks_on_any_host_count_operations_only_if_the_job_asks_for_it(
+    flops: StepFlops | None, asked: bool
+) -> None:
+    command = gang_of(("true",), 1, flops=flops)
+    (env,) = launch.environments(command, FLEET, 1, "x", {})
+    assert ("UNIDLE_COUNT_FLOPS" in env) == asked
 
 
 def test_gpus_are_named_by_uuid_where_there_is_one() -> None:

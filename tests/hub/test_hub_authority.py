@@ -194,7 +194,7 @@ def test_commands_of_the_owner_trust_exactly_the_site_s_certificate_also_while_i
 
 
 def made(place: Path) -> Path:
-    """A directory with a certificate for localhost, by an authority that nobody knows."""
+    """A directory with a certificate for localhost, by an authority that no client trusts."""
     place.mkdir()
     certificates(place, "DNS:*.example.test,DNS:localhost")
     return place

@@ -160,10 +160,10 @@ def _json(answer: Any, mfu: dict[str, Any]) -> str:
 
 def _mfu(view: View, source: Any, window: TimeRange, where: dict[str, list[str]]) -> dict[str, Any]:
     """By job, of those of the selection that give ``flops``: the MFU of its steps, and of all the time that it held devices."""
-    from unidle.control.queries.find import last_ended, not_ended
+    from unidle.control.queries.find import last_ended
 
     asked = where.get("job")
-    jobs = [*last_ended(view, _MFU_ENDED), *not_ended(view, None)] if asked is None else [
+    jobs = [*last_ended(view, _MFU_ENDED), *(view.jobs[name] for name in sorted(view.live))] if asked is None else [
         view.jobs[name] for name in asked if name in view.jobs
     ]  # fmt: skip
     if not (jobs := [job for job in jobs if job.spec.flops is not None]):

@@ -136,16 +136,16 @@ def _short_of_cores(
             for place in filler.live.places:
                 there.setdefault(place.node, []).append(filler)
     for name in dict.fromkeys(place.node for place in places):
-        node, beside = view.node(name), there.get(name, [])
-        if node is None or not beside:
+        node, here = view.node(name), there.get(name, [])
+        if node is None or not here:
             continue
         ranks = sum(place.node == name for place in places)
         used = view.hosts.get(name, (0, 0))
-        asked = [spec.requests] * ranks + [filler.spec.requests for filler in beside]
+        asked = [spec.requests] * ranks + [filler.spec.requests for filler in here]
         cpu_milli = used[0] + sum(each.cpu_milli for each in asked)
         memory_bytes = used[1] + sum(each.memory_bytes for each in asked)
         if 0 < node.cpus * 1000 < cpu_milli or 0 < node.memory_bytes < memory_bytes:
-            yield from dict.fromkeys(filler.id for filler in beside)
+            yield from dict.fromkeys(filler.id for filler in here)
 
 
 def _free_in(view: View) -> Callable[[str], bool]:

@@ -87,8 +87,6 @@ class GangStarts:
         port_fd: int | None,
     ) -> None:
         limits = command.spec.limits
-        if command.spec.flops is not None and command.spec.flops.per_step is None:
-            env = env | {"UNIDLE_COUNT_FLOPS": "1"}
         if command.spec.kernels:
             env = env | injection.of_rank(watch.directory, {**os.environ, **env})
         if grant is not None:

@@ -135,7 +135,14 @@ def _gang(command: StartGang, port: int, name: str, address: str) -> dict[str, s
         "UNIDLE_RUN_ID": run_id(name, command.job, command.attempt),
         "UNIDLE_RANKS": str(len(command.places)),
         **_for_checkpoints(command),
+        **_for_flops(command),
     }
+
+
+def _for_flops(command: StartGang) -> dict[str, str]:
+    """Each rank counts the operations of one step, if the job file does not give them."""
+    flops = command.spec.flops
+    return {} if flops is None or flops.per_step is not None else {"UNIDLE_COUNT_FLOPS": "1"}
 
 
 def _withheld(spec: JobSpec) -> tuple[str, ...]:
